@@ -1,0 +1,139 @@
+"""How scores get biased, per backend. The one place that registers attention functions with transformers.
+
+| backend of the model | function here | how the bias gets in |
+|---|---|---|
+| eager | hf_posswap_eager | scores written out; returns weights |
+| sdpa | hf_posswap_sdpa | additive mask of the fused kernel, in blocks of queries (see `scores.can_fuse`) |
+| flex_attention | hf_posswap_flex_attention | inside the kernel; biases of distance only |
+
+Each has a mask function under the same name: without one transformers passes no mask at all, silently.
+Input and rotary schemes use the model's stock attention and run on every backend.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from hf_posswap.attention.flex import flex_attention, flex_mask
+from hf_posswap.attention.masks import BlockwiseMask, blockwise_mask
+from hf_posswap.attention.scores import blocks, can_fuse, explicit, fused
+from hf_posswap.errors import SchemeError
+from hf_posswap.positions import PositionContext
+
+PREFIX = "hf_posswap_"
+BACKENDS = {"bias": ("eager", "sdpa", "flex_attention"), "score": ("eager", "sdpa")}
+"""Backends that carry each kind of encoding which attention itself has to apply."""
+
+
+def stock_backend(name: str | None) -> str:
+    """The backend's own name, whether or not it is one of ours."""
+    return (name or "sdpa").removeprefix(PREFIX)
+
+
+def our_backend(kind: str, name: str | None, scheme: str) -> str:
+    """The attention function that carries `kind` on the backend called `name`.
+
+    Raises:
+        SchemeError: that backend cannot carry it.
+    """
+    backend = stock_backend(name)
+    if backend not in BACKENDS[kind]:
+        carried = ", ".join(BACKENDS[kind])
+        raise SchemeError(
+            f"{scheme} cannot be carried by the attention implementation {backend!r}; "
+            f"model.set_attn_implementation() to one of: {carried}."
+        )
+    return PREFIX + backend
+
+
+def eager(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: BlockwiseMask | Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    position_context: PositionContext | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """transformers' attention interface: output `[B, Q, H, D]` and weights `[B, H, Q, K]`."""
+    query, key, value, scale, context = _prepare(module, query, key, value, scaling, position_context)
+    # One block with all keys: the caller may want the whole matrix of weights.
+    whole = PositionContext(context.encoding, context.query_tables, context.key_tables, causal=False)
+    (block,) = blocks(query, key, value, attention_mask, whole, size=query.shape[2])
+    output, weights = explicit(block, scale, dropout, module.training)
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def sdpa(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: BlockwiseMask | Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    position_context: PositionContext | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: output `[B, Q, H, D]`, no weights."""
+    query, key, value, scale, context = _prepare(module, query, key, value, scaling, position_context)
+    parts = [
+        fused(block, scale, dropout) if can_fuse(block) else explicit(block, scale, dropout, module.training)[0]
+        for block in blocks(query, key, value, attention_mask, context)
+    ]
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+def flex(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    position_context: PositionContext | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: output `[B, Q, H, D]`, no weights."""
+    if dropout > 0:
+        raise SchemeError("flex_attention has no attention dropout; model.eval(), or set it to 0 in the config.")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    output = flex_attention(module, query, key, value, attention_mask, _given(position_context), scale)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _prepare(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    context: PositionContext | None,
+) -> tuple[Tensor, Tensor, Tensor, float, PositionContext]:
+    """Key and value heads repeated for their query heads; the default scaling filled in."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    return query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, _given(context)
+
+
+def _given(context: PositionContext | None) -> PositionContext:
+    if context is None:
+        raise SchemeError(
+            "Attention was reached without positions: call the model that was patched, not a layer of it, and leave "
+            "config._attn_implementation of unpatched models to transformers' own names."
+        )
+    return context
+
+
+AttentionInterface.register(PREFIX + "eager", eager)
+AttentionInterface.register(PREFIX + "sdpa", sdpa)
+AttentionInterface.register(PREFIX + "flex_attention", flex)
+AttentionMaskInterface.register(PREFIX + "eager", blockwise_mask)
+AttentionMaskInterface.register(PREFIX + "sdpa", blockwise_mask)
+AttentionMaskInterface.register(PREFIX + "flex_attention", flex_mask)

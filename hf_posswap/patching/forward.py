@@ -1,0 +1,132 @@
+"""What happens around every forward pass of a patched base model: positions are worked out once, for all layers.
+
+A hook before the base model's forward sees what the caller passed. It refuses what cannot be right, adds what attention
+needs to the keyword arguments, which transformers hands down to every attention module, and so survives gradient
+checkpointing (nothing is stashed on a module) and `torch.compile`. A hook after it remembers positions on the cache.
+Decisions depend on which arguments are there, on shapes and on cache offsets, never on values in tensors.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import Cache
+
+from hf_posswap.attention import PREFIX, our_backend
+from hf_posswap.errors import SchemeError
+from hf_posswap.families import Family
+from hf_posswap.patching.journal import Journal
+from hf_posswap.positions import PositionContext, consecutive, key_positions, remember
+from hf_posswap.schemes import Geometry, Scheme
+from hf_posswap.schemes.base import RotaryEncoding
+
+STATE = "hf_posswap"
+"""Name of the attribute on a patched base model that holds its `PatchState`."""
+
+ENCODING = "position_encoding"
+"""Name of the submodule of the base model that holds an encoding for which the family has no slot."""
+
+
+@dataclass
+class PatchState:
+    """What a base model knows of its patch."""
+
+    scheme: Scheme
+    geometry: Geometry
+    family: Family
+    journal: Journal
+    reloaded: bool
+    """True when the model was loaded as it is: the originals in the journal are not the weights of any model."""
+    argument_names: tuple[str, ...]
+
+
+def argument_names(base: nn.Module) -> tuple[str, ...]:
+    """Names of the base model's arguments, in order, so that positional ones can be told apart."""
+    return tuple(inspect.signature(base.forward).parameters)
+
+
+def before_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Forward pre-hook of the base model."""
+    state: PatchState = getattr(base, STATE)
+    call = {**dict(zip(state.argument_names, args, strict=False)), **kwargs}
+    tokens = call.get("input_ids") if call.get("input_ids") is not None else call.get("inputs_embeds")
+    if tokens is None:
+        return args, kwargs  # the model's own message is the right one
+    _hold_backend(base, state)
+    cache = call.get("past_key_values")
+    offset = cache.get_query_offset() if isinstance(cache, Cache) else 0
+    _refuse_ambiguous(base, state, call, tokens.shape[1], cache)
+    _refuse_too_long(state, call, tokens.shape[1], offset)
+    state.family.complete_call(base, call, offset)
+    if state.scheme.kind != "input" and hasattr(base, ENCODING):
+        positions = call.get("position_ids")
+        if positions is None:
+            positions = consecutive(tokens.shape[1], offset, tokens.device)
+        call.update(_told_to_attention(base, state, call, positions, cache, offset))
+    return (), call
+
+
+def after_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    """Forward hook of the base model: the cache that comes out remembers where its keys are."""
+    context = kwargs.get("position_context")
+    if context is None:
+        return
+    values = output.values() if hasattr(output, "values") else output
+    for value in values:
+        if isinstance(value, Cache):
+            remember(value, context.key_positions)
+
+
+def add_to_hidden_states(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+    """Forward pre-hook of the first layer of a family without an input slot."""
+    hidden_states, *rest = args
+    (encoding,) = layer.hf_posswap_input  # type: ignore[misc]
+    added = encoding(kwargs["position_ids"])
+    return (hidden_states + added.to(hidden_states), *rest), kwargs
+
+
+def _told_to_attention(
+    base: nn.Module, state: PatchState, call: dict[str, Any], positions: Tensor, cache: Any, offset: int | Tensor
+) -> dict[str, Any]:
+    encoding: Any = getattr(base, ENCODING)
+    if isinstance(encoding, RotaryEncoding):
+        return {"position_embeddings": encoding.rotation(positions, encoding.anchor.dtype)}
+    mask = call.get("attention_mask")
+    keys = key_positions(cache, offset, positions, mask if isinstance(mask, Tensor) else None)
+    query_tables = encoding.tables(positions)
+    key_tables = query_tables if keys is positions else encoding.tables(keys)
+    return {"position_context": PositionContext(encoding, query_tables, key_tables, state.geometry.causal)}
+
+
+def _hold_backend(base: nn.Module, state: PatchState) -> None:
+    """A switch of the attention implementation after patching must not lose the scheme."""
+    config: Any = base.config
+    if state.scheme.kind in ("bias", "score") and not str(config._attn_implementation).startswith(PREFIX):
+        config._attn_implementation = our_backend(state.scheme.kind, config._attn_implementation, state.scheme.name)
+
+
+def _refuse_ambiguous(base: nn.Module, state: PatchState, call: dict[str, Any], length: int, cache: Any) -> None:
+    """transformers would take these positions for one sequence or for packed ones, depending on a default."""
+    if not state.family.guesses_packing or call.get("position_ids") is None or length == 1:
+        return
+    if call.get("attention_mask") is not None or cache is not None:
+        return
+    use_cache = call.get("use_cache")
+    use_cache = getattr(base.config, "use_cache", False) if use_cache is None else use_cache
+    if use_cache and not (getattr(base, "gradient_checkpointing", False) and base.training):
+        raise SchemeError(
+            "position_ids without attention_mask mean one sequence or several packed ones: pass attention_mask of ones "
+            "for one sequence with these positions, or use_cache=False for packed sequences."
+        )
+
+
+def _refuse_too_long(state: PatchState, call: dict[str, Any], length: int, offset: int | Tensor) -> None:
+    limit = state.scheme.limit()
+    if limit is None or not isinstance(offset, int) or call.get("position_ids") is not None:
+        return
+    if offset + length > limit:
+        raise SchemeError(
+            f"{offset + length} tokens are more than the {limit} positions of {state.scheme.name}: shorten the input "
+            f"or extend(model, {offset + length})."
+        )

@@ -1,0 +1,117 @@
+"""load and save: models with their scheme, in safetensors only."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from hf_posswap.errors import CheckpointError
+from hf_posswap.families import family_of
+from hf_posswap.families.configs import register_configs
+from hf_posswap.patching import checked_scheme, contradiction, make, patch, patch_state, scheme_in_block
+from hf_posswap.patching.install import install
+from hf_posswap.persistence import auto
+from hf_posswap.schemes import Scheme
+from hf_posswap.schemes.learned import LearnedEncoding
+
+register_configs()
+auto.register_models()
+
+
+def load(
+    path_or_name: str | os.PathLike[str],
+    auto_class: Any = AutoModelForCausalLM,
+    scheme: Scheme | str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Loads a model with the scheme it was saved with; with `scheme`, patches it in the same step.
+
+    `kwargs` go to `auto_class.from_pretrained`. Only safetensors are read, never pickles.
+
+    Raises:
+        CheckpointError: the block in the config is broken or from the future, or contradicts config or weights.
+        FamilyError, SchemeError: as `patch`.
+    """
+    wanted = None if scheme is None else make(scheme)
+    if kwargs.get("use_safetensors") is False:
+        raise CheckpointError("Only safetensors are read: a pickle can run code when it is loaded.")
+    config = kwargs.pop("config", None)
+    shared = {k: kwargs[k] for k in ("revision", "token", "cache_dir", "local_files_only", "subfolder") if k in kwargs}
+    if config is None:
+        config = AutoConfig.from_pretrained(path_or_name, **shared)
+    saved = scheme_in_block(config)
+    if saved is not None:
+        family_of(config)
+        checked_scheme(config, saved)
+    model = auto_class.from_pretrained(path_or_name, config=config, use_safetensors=True, **kwargs)
+    if saved is not None and patch_state(model) is None:
+        _take_over_native(model, saved)
+    return model if wanted is None else patch(model, wanted)
+
+
+def _take_over_native(model: Any, saved: Scheme) -> None:
+    """A plain checkpoint of ours was loaded as a stock model: puts our module in, after checking that they agree."""
+    differs = contradiction(model, saved)
+    if differs is not None:
+        raise CheckpointError(
+            f"The checkpoint says two things: its hf_posswap block has {saved}, but {differs}. Remove the block from "
+            "config.json to load it as it stands, or save the model again."
+        )
+    family = family_of(model.config)
+    scheme, geometry = checked_scheme(model.config, saved)
+    encoding = scheme.build(geometry)
+    if isinstance(encoding, LearnedEncoding) and family.input_slot is not None:
+        encoding.take(model.base_model.get_submodule(family.input_slot).weight)
+    length = model.config.max_position_embeddings
+    install(model, family, scheme, geometry, max_length=length, encoding=encoding, reloaded=True)
+
+
+def save(model: Any, path: str | os.PathLike[str], *, tokenizer: Any = None, **kwargs: Any) -> None:
+    """`model.save_pretrained(path)`, all or nothing: an interrupted or failing save leaves `path` as it was.
+
+    `kwargs` go to `save_pretrained` (`max_shard_size` ...); a tokenizer is saved along. Other files that are at `path`
+    stay; weights from an earlier save there do not.
+
+    Raises:
+        CheckpointError: `path` is a file, or the directory above it does not exist.
+    """
+    target = Path(path)
+    if target.is_file():
+        raise CheckpointError(f"{target} is a file; a model is saved into a directory.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        model.save_pretrained(scratch, **kwargs)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(scratch)
+        _publish(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _publish(scratch: Path, target: Path) -> None:
+    """Swaps a finished directory in. What was at `target` and is not written anew moves along first."""
+    if not target.exists():
+        os.replace(scratch, target)
+        return
+    fresh = {p.name for p in scratch.iterdir()}
+    for old in target.iterdir():
+        if old.name not in fresh and not _is_weight_file(old.name):
+            move = shutil.copytree if old.is_dir() else shutil.copy2
+            move(old, scratch / old.name)
+    retired = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    os.replace(target, retired / "old")
+    try:
+        os.replace(scratch, target)
+    except BaseException:
+        os.replace(retired / "old", target)
+        raise
+    finally:
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def _is_weight_file(name: str) -> bool:
+    return name.startswith("model") and (name.endswith(".safetensors") or name.endswith(".safetensors.index.json"))
