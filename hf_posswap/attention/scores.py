@@ -14,6 +14,9 @@ from hf_posswap.schemes.base import ScoreEncoding
 BLOCK_ELEMENTS = 2**24
 """Elements of one block of scores over all heads and rows: 64 MiB in float32."""
 
+SMALLEST_BLOCK = 16
+"""Queries of a block however long the keys are: below that, starting a kernel costs more than it computes."""
+
 
 @dataclass
 class Block:
@@ -63,7 +66,7 @@ def blocks(
     """Cuts `query [B, H, Q, D]` into blocks of `size`, by default as many as fit in `BLOCK_ELEMENTS`."""
     total, keys = query.shape[2], key.shape[2]
     rows = query.shape[0] * query.shape[1] * keys
-    size = size or max(16, BLOCK_ELEMENTS // max(rows, 1))
+    size = size or max(SMALLEST_BLOCK, BLOCK_ELEMENTS // max(rows, 1))
     slots = mask.key_slots if isinstance(mask, BlockwiseMask) else _slots(context, keys)
     key_tables = context.key_tables_at(slots)
     for start in range(0, total, size):

@@ -116,6 +116,8 @@ def replace_scheme(model: Any, family: Family, scheme: Scheme, geometry: Geometr
     former = encoding_of(_base(model), state)
     length = model.config.max_position_embeddings
     uninstall(model)
+    if not state.reloaded and not options and current_scheme(model) == scheme:
+        return
     try:
         install(model, family, scheme, geometry, reloaded=state.reloaded, **options)
     except BaseException:

@@ -15,7 +15,7 @@ from hf_posswap.patching import (
     replace_scheme,
     scheme_of,
 )
-from hf_posswap.patching.install import encoding_of, install
+from hf_posswap.patching.install import encoding_of
 from hf_posswap.schemes import Geometry, Learned, Scheme
 from hf_posswap.schemes.fields import MAX_POSITIONS
 from hf_posswap.schemes.learned import LearnedEncoding
@@ -127,8 +127,6 @@ def _only_length(
     _method(method, (LENGTH_ONLY,), scheme.name)
     _no_fields(fields, scheme.name)
     state = patch_state(model)
-    if state is None:
-        install(model, family, scheme, geometry, max_length=length)
-        return
-    # A patched model owns its config; the scheme, and what it has learned, stays.
-    model.config.max_position_embeddings = length
+    # What the scheme has learned stays: its encoding is put back in.
+    encoding = None if state is None else encoding_of(model.base_model, state)
+    replace_scheme(model, family, scheme, geometry, encoding=encoding, max_length=length)

@@ -14,7 +14,7 @@ from hf_posswap.families import family_of
 from hf_posswap.families.configs import CONFIG_CLASSES
 from hf_posswap.patching import checked_scheme, patch_state, scheme_in_block
 from hf_posswap.patching.forward import ENCODING
-from hf_posswap.patching.install import install
+from hf_posswap.patching.install import install, uninstall
 
 
 def register_models() -> None:
@@ -44,6 +44,8 @@ def building_class(stock: Any, config_class: Any) -> Any:
         length = config.max_position_embeddings
         stock.__init__(self, config, *args, **kwargs)
         self.__class__ = stock
+        if patch_state(self) is not None:  # some heads of transformers build their base model with AutoModel
+            uninstall(self.base_model)
         install(self, family_of(config), scheme, geometry, max_length=length, reloaded=True)
 
     def from_pretrained(cls: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:

@@ -1,0 +1,155 @@
+"""Property 5: attention implementations agree, or refuse by name, at patch time and when switched to later."""
+
+from typing import Any
+
+import pytest
+import torch
+from pairs import LENGTH, VOCAB, build, close, draw_position_parameters, example, is_carried, pairs, patched, tokens
+
+import hf_posswap as hp
+from hf_posswap.attention import BACKENDS, PREFIX
+from hf_posswap.schemes import SCHEMES
+
+STOCK = ("eager", "sdpa")
+
+
+@pairs()
+@torch.no_grad()
+def test_eager_and_sdpa_agree(pair: Any) -> None:
+    model, ids = patched(pair), tokens()
+    mask = torch.ones_like(ids)
+    mask[0, :6] = 0
+    found = {}
+    for backend in STOCK:
+        model.set_attn_implementation(backend)
+        found[backend] = model(ids, attention_mask=mask).logits
+    close(found["eager"][mask.bool()], found["sdpa"][mask.bool()], 1e-5)
+
+
+@pairs()
+@torch.no_grad()
+def test_patching_keeps_the_backend(pair: Any) -> None:
+    kind, scheme = pair
+    for backend in STOCK:
+        model = hp.patch(build(kind, attn_implementation=backend), example(scheme))
+        assert model.config._attn_implementation.removeprefix(PREFIX) == backend
+        assert hp.unpatch(model).config._attn_implementation == backend
+
+
+@pairs(kind=("bias", "score"))
+@torch.no_grad()
+def test_a_later_switch_keeps_the_scheme(pair: Any) -> None:
+    model, ids = patched(pair), tokens()
+    expected = model(ids).logits
+    for backend in ("eager", "sdpa", "eager"):
+        model.set_attn_implementation(backend)
+        close(model(ids).logits, expected, 1e-5)
+        assert model.config._attn_implementation == PREFIX + backend
+
+
+@pairs(kind=("bias", "score"))
+def test_eager_returns_attention_weights(pair: Any) -> None:
+    kind, _ = pair
+    model, ids = patched(pair, attn_implementation="eager"), tokens()
+    weights = model(ids, output_attentions=True).attentions
+    assert len(weights) == 2
+    for layer in weights:
+        assert layer.shape == (2, 4, LENGTH, LENGTH)
+        torch.testing.assert_close(layer.sum(-1), torch.ones(2, 4, LENGTH))
+        assert kind == "bert" or layer.triu(1).abs().max() == 0
+
+
+@pairs(kind=("bias", "score"))
+@pytest.mark.parametrize("name", ["flash_attention_2", "paged|sdpa", "no_such_thing"])
+def test_backends_that_cannot_carry_it_are_refused_by_name(pair: Any, name: str) -> None:
+    kind, scheme = pair
+    model = build(kind)
+    model.config._attn_implementation_internal = name
+    with pytest.raises(hp.SchemeError, match=f"{scheme.name} cannot be carried by .*{name.split('|')[0]}"):
+        hp.patch(model, example(scheme))
+    model = patched(pair)
+    model.config._attn_implementation_internal = name
+    with pytest.raises(hp.SchemeError, match=f"{scheme.name} cannot be carried by .*{name.split('|')[0]}"):
+        model(tokens())
+
+
+FLEX = [(k, s) for k in ("llama", "bert") for s in SCHEMES if is_carried(k, s) and s.kind == "bias"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", FLEX, ids=lambda p: f"{p[0]}-{p[1].name}")
+@torch.no_grad()
+def test_flex_agrees_in_the_forward_pass(pair: Any) -> None:
+    torch._dynamo.reset()
+    model, ids = patched(pair), tokens()
+    mask = torch.ones_like(ids)
+    mask[0, -6:] = 0
+    expected = model(ids, attention_mask=mask).logits
+    model.set_attn_implementation("flex_attention")
+    found = model(ids, attention_mask=mask).logits
+    assert model.config._attn_implementation == PREFIX + "flex_attention"
+    close(found[mask.bool()], expected[mask.bool()], 1e-5)
+
+
+def test_flex_is_refused_where_it_cannot_carry_the_scheme() -> None:
+    model = hp.patch(build("llama"), hp.XPos())
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(hp.SchemeError, match="xpos cannot be carried by .*flex_attention.*eager, sdpa"):
+        model(tokens())
+
+
+def test_gpt2_and_flex_is_refused_by_transformers_itself() -> None:
+    model = hp.patch(build("gpt2"), hp.ALiBi())
+    with pytest.raises(ValueError, match="flex"):
+        model.set_attn_implementation("flex_attention")
+
+
+@pairs(("llama", "gpt2", "bert", "mistral-window"), kind=("bias", "score"))
+@torch.no_grad()
+def test_blocks_of_queries_add_up(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same numbers however the queries are cut."""
+    model, ids = patched(pair), tokens()
+    mask = torch.ones_like(ids)
+    mask[1, :5] = 0
+    expected = model(ids, attention_mask=mask).logits
+    monkeypatch.setattr("hf_posswap.attention.scores.BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr("hf_posswap.attention.scores.SMALLEST_BLOCK", 5)
+    close(model(ids, attention_mask=mask).logits[mask.bool()], expected[mask.bool()], 1e-5)
+
+
+@pairs(("llama", "gpt2", "bert"), kind=("bias", "score"))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_half_precision_is_as_good_as_the_stock_model_in_it(pair: Any, dtype: torch.dtype) -> None:
+    """Error against the same weights in float64, compared with that of the stock model without a bias."""
+    kind, scheme = pair
+    ids = tokens(length=200)
+    stock = build(kind, **({"n_positions": 256} if kind == "gpt2" else {"max_position_embeddings": 256})).to(dtype)
+    model = hp.patch(build(kind, **({"n_positions": 256} if kind == "gpt2" else {})).to(dtype), example(scheme))
+    draw_position_parameters(model)
+    errors = []
+    for low in (stock, model):
+        logits = low(ids).logits.double()
+        exact = low.double()(ids).logits
+        errors.append(float((logits - exact).norm() / exact.norm()))
+    assert errors[1] <= 1.5 * errors[0], errors
+
+
+@pairs(kind="bias")
+@torch.no_grad()
+def test_no_square_tensor_is_made(pair: Any) -> None:
+    """Memory of a forward pass grows with L: nothing of L x L elements exists, whatever the block size allows."""
+    from allocations import largest_output
+
+    kind, scheme = pair
+    length = 2048
+    model = patched(pair)
+    if scheme.name == "learned":
+        return
+    ids = torch.randint(4, VOCAB, (1, length))
+    with_blocks = largest_output(lambda: model.base_model(ids, use_cache=False), block_elements=2**16)
+    assert with_blocks < length * length / 4
+
+
+def test_every_kind_that_attention_applies_has_backends() -> None:
+    assert set(BACKENDS) == {s.kind for s in SCHEMES} - {"input", "rotary"}

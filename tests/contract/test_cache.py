@@ -1,0 +1,114 @@
+"""Property 3: decoding step by step with a cache gives the logits of one forward pass."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from pairs import CAUSAL, LENGTH, close, pairs, patched, tokens
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+PREFILL = 10
+
+
+def cache_for(model: Any, name: str) -> Any:
+    if name == "dynamic":
+        return DynamicCache(config=model.config)
+    return StaticCache(config=model.config, max_cache_len=LENGTH + 5)
+
+
+def step_by_step(model: Any, ids: Tensor, cache: Any, **per_call: Any) -> Tensor:
+    """Logits of a prefill, a chunk of three tokens and single tokens after it."""
+    borders = [0, PREFILL, PREFILL + 3, *range(PREFILL + 4, ids.shape[1] + 1)]
+    parts = []
+    for start, stop in zip(borders, borders[1:], strict=False):
+        call = {name: make(start, stop) for name, make in per_call.items()}
+        parts.append(model(ids[:, start:stop], past_key_values=cache, use_cache=True, **call).logits)
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pairs(CAUSAL)
+@torch.no_grad()
+def test_cached_equals_uncached(pair: Any, cache: str) -> None:
+    model, ids = patched(pair), tokens()
+    close(step_by_step(model, ids, cache_for(model, cache)), model(ids, use_cache=False).logits, 1e-5)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pairs(CAUSAL)
+@torch.no_grad()
+def test_cached_equals_uncached_with_left_padding(pair: Any, cache: str) -> None:
+    model, ids = patched(pair), tokens()
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    whole = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+    found = step_by_step(
+        model,
+        ids,
+        cache_for(model, cache),
+        attention_mask=lambda start, stop: mask[:, :stop],
+        position_ids=lambda start, stop: positions[:, start:stop],
+    )
+    close(found[mask.bool()], whole[mask.bool()], 1e-5)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pairs(tuple(k for k in CAUSAL if "window" not in k and "mixed" not in k))
+@torch.no_grad()
+def test_skipped_positions_are_remembered_by_the_cache(pair: Any, cache: str) -> None:
+    model, ids = patched(pair), tokens()
+    positions = torch.arange(LENGTH)[None] + (torch.arange(LENGTH) >= 6) * 20
+    ones = torch.ones_like(ids)
+    whole = model(ids, attention_mask=ones, position_ids=positions, use_cache=False).logits
+    found = step_by_step(
+        model,
+        ids,
+        cache_for(model, cache),
+        attention_mask=lambda start, stop: ones[:, :stop],
+        position_ids=lambda start, stop: positions[:, start:stop],
+    )
+    close(found, whole, 1e-5)
+
+
+@pairs(CAUSAL)
+@torch.no_grad()
+def test_generate_takes_the_likeliest_tokens_of_full_passes(pair: Any) -> None:
+    model, prompt = patched(pair), tokens(length=7)
+    mask = torch.ones_like(prompt)
+    mask[1, :3] = 0
+    expected = prompt
+    for _ in range(6):
+        seen = torch.cat((mask, mask.new_ones(2, expected.shape[1] - 7)), dim=1)
+        positions = (seen.cumsum(-1) - 1).clamp(min=0)
+        last = model(expected, attention_mask=seen, position_ids=positions, use_cache=False).logits[:, -1]
+        expected = torch.cat((expected, last.argmax(-1, keepdim=True)), dim=1)
+    options = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    assert torch.equal(model.generate(prompt, **options), expected)
+    static = model.generate(prompt, cache_implementation="static", disable_compile=True, **options)
+    assert torch.equal(static, expected)
+    assert model.generate(prompt, num_beams=3, **options).shape == expected.shape
+
+
+@pairs(("llama", "gpt2"))
+@torch.no_grad()
+def test_a_prefix_can_be_copied_cropped_and_continued(pair: Any) -> None:
+    model, ids = patched(pair), tokens()
+    whole = model(ids, use_cache=False).logits
+    cache = model(ids[:, :16], use_cache=True).past_key_values
+    twin = copy.deepcopy(cache)
+    close(model(ids[:, 16:], past_key_values=twin).logits, whole[:, 16:], 1e-5)
+    cache.crop(-6)
+    close(model(ids[:, 10:], past_key_values=cache).logits, whole[:, 10:], 1e-5)
+
+
+@pairs(("llama", "gpt2"))
+@torch.no_grad()
+def test_a_static_cache_can_be_reset_and_used_again(pair: Any) -> None:
+    model, ids = patched(pair), tokens()
+    cache = cache_for(model, "static")
+    step_by_step(model, tokens(), cache)
+    cache.reset()
+    close(step_by_step(model, ids, cache), model(ids, use_cache=False).logits, 1e-5)

@@ -1,0 +1,214 @@
+"""Property 8: a patched model trains like a stock one, in every way that people train."""
+
+import copy
+import functools
+from typing import Any
+
+import pytest
+import torch
+from pairs import (
+    CAUSAL,
+    build,
+    close,
+    draw_position_parameters,
+    example,
+    is_patched,
+    pairs,
+    patched,
+    position_parameters,
+)
+from pairs import tokens
+from torch import Tensor, nn
+
+import hf_posswap as hp
+
+
+def loss(model: Any, ids: Tensor) -> Tensor:
+    return model(ids, labels=ids).loss
+
+
+def gradients(model: Any, ids: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss(model, ids).backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pairs()
+def test_gradients_agree_with_finite_differences(pair: Any) -> None:
+    model, ids = in_float64(patched(pair)), tokens(1, 12)
+    own = position_parameters(model)
+    assert all(p.requires_grad for p in own.values())
+    weights = torch.randn_like(model(ids).logits)
+    step = 1e-5
+    for parameter in [*own.values(), model.get_input_embeddings().weight]:
+        direction = torch.randn_like(parameter)
+        (gradient,) = torch.autograd.grad((model(ids).logits * weights).sum(), [parameter])
+        values = []
+        with torch.no_grad():
+            for sign in (1, -1):
+                parameter.add_(direction * sign * step)
+                values.append((model(ids).logits * weights).sum())
+                parameter.sub_(direction * sign * step)
+        close((values[0] - values[1]) / (2 * step), (gradient * direction).sum(), 1e-6)
+
+
+def in_float64(model: Any) -> Any:
+    """All of it: RMSNorm computes in float32 whatever the model's dtype, which differences of 1e-5 cannot be taken of."""
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = functools.partial(rms_norm, module)
+    return model.double()
+
+
+def rms_norm(module: Any, x: Tensor) -> Tensor:
+    return module.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + module.variance_epsilon)
+
+
+def checkpoint(model: Any, **options: Any) -> None:
+    """By the name that this version of transformers has for it."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable(options)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pairs()
+def test_gradient_checkpointing_changes_nothing(pair: Any, reentrant: bool) -> None:
+    """Two passes before either goes backward, as in preference training: a stashed position would be the wrong one."""
+    overrides = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0} if pair[0] == "gpt2" else {}
+    if pair[0].startswith("bert"):
+        overrides = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = patched(pair, **overrides).train()
+    first, second = tokens(), tokens(1, 11)
+
+    def both() -> dict[str, Tensor]:
+        model.zero_grad()
+        one, two = loss(model, first), loss(model, second)
+        (one + two).backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    expected = both()
+    checkpoint(model, use_reentrant=reentrant)
+    found = both()
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        assert (gradient - expected[name]).norm() <= 1e-4 * expected[name].norm() + 1e-6, name
+
+
+@pairs()
+def test_one_optimizer_step_moves_positions_and_keeps_the_mode(pair: Any) -> None:
+    kind, scheme = pair
+    model = hp.patch(build(kind).train(), example(scheme))
+    assert all(m.training for m in model.modules())
+    own = {k: v.detach().clone() for k, v in position_parameters(model).items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    loss(model, tokens()).backward()
+    optimizer.step()
+    assert all(not torch.equal(v, own[k]) for k, v in position_parameters(model).items())
+
+
+@pairs()
+def test_new_parameters_have_the_models_dtype_and_leave_random_state_alone(pair: Any) -> None:
+    model = build(pair[0]).to(torch.bfloat16)
+    state = torch.get_rng_state()
+    hp.patch(model, example(pair[1]))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(p.dtype == torch.bfloat16 for p in model.parameters())
+
+
+@pytest.mark.slow
+@pairs()
+def test_compiles_without_a_graph_break(pair: Any) -> None:
+    torch._dynamo.reset()
+    model, ids = patched(pair), tokens()
+    expected, slopes = model(ids, use_cache=False).logits, gradients(model, ids)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    close(compiled(ids, use_cache=False).logits, expected, 1e-5)
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    found, whole = (m(ids, attention_mask=mask, use_cache=False).logits for m in (compiled, model))
+    close(found[mask.bool()], whole[mask.bool()], 1e-5)
+    for name, gradient in gradients(compiled._orig_mod, ids).items():
+        close(gradient, slopes[name], 1e-4) if slopes[name].norm() > 1e-6 else None
+
+
+@pairs(tuple(k for k in CAUSAL if k != "bert-decoder"))
+def test_lora_trains_merges_and_comes_back(pair: Any, tmp_path: Any) -> None:
+    peft = pytest.importorskip("peft")
+    model, ids = patched(pair), tokens()
+    twin = copy.deepcopy(model)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, task_type="CAUSAL_LM", fan_in_fan_out=pair[0] == "gpt2"))
+    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss(adapted, ids).backward()
+        optimizer.step()
+    trained = adapted.eval()(ids).logits
+    assert (trained - twin(ids).logits).abs().max() > 1e-4
+    adapted.save_pretrained(tmp_path / "adapter")
+    again = peft.PeftModel.from_pretrained(twin, tmp_path / "adapter").eval()
+    close(again(ids).logits, trained, 1e-6)
+    merged = adapted.merge_and_unload()
+    close(merged(ids).logits, trained, 1e-5)
+    assert hp.scheme_of(merged) == hp.scheme_of(patched(pair))
+
+
+@pairs(("llama", "gpt2", "bert"))
+def test_trainer_and_accelerate_take_it(pair: Any, tmp_path: Any) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    model = patched(pair)
+    data = [{"input_ids": row, "labels": row} for row in tokens(4)]
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        learning_rate=1e-2,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="steps",
+        save_steps=2,
+        dataloader_pin_memory=False,
+    )
+    Trainer(model=model, args=arguments, train_dataset=data).train()
+    assert any(not torch.equal(p, before[n]) for n, p in model.named_parameters())
+    if is_patched(model):
+        auto = type(model)
+        from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+        auto = AutoModelForMaskedLM if pair[0] == "bert" else AutoModelForCausalLM
+        loaded = hp.load(tmp_path / "out" / "checkpoint-2", auto_class=auto).eval()
+        ids = tokens()
+        assert torch.equal(loaded(ids).logits, model.eval()(ids).logits)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view:UserWarning")
+@pairs(("llama", "gpt2", "bert"))
+def test_fsdp_shards_it(pair: Any) -> None:
+    """One process on gloo: the wrapping, the hooks and the gradients, not the sharding, are what is ours."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    model, ids = patched(pair), tokens()
+    draw_position_parameters(model)
+    expected, plain = loss(model, ids).detach(), gradients(model, ids)
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+    for layer in model.base_model.hf_posswap.family.decoder_layers(model.base_model) if is_patched(model) else []:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    sharded = loss(model, ids)
+    torch.testing.assert_close(sharded.detach(), expected)
+    model.zero_grad()
+    sharded.backward()
+    for name, parameter in model.named_parameters():
+        if name in plain:
+            torch.testing.assert_close(parameter.grad.full_tensor(), plain[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_wrapping_order_is_in_the_refusal() -> None:
+    with pytest.raises(hp.FamilyError, match="patch, get_peft_model, torch.compile, DDP or FSDP, optimizer"):
+        hp.patch(nn.DataParallel(build("gpt2")), hp.ALiBi())
