@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from hf_posswap.attention.flex import flex_attention, flex_mask
 from hf_posswap.attention.masks import BlockwiseMask, blockwise_mask
-from hf_posswap.attention.scores import blocks, can_fuse, explicit, fused
+from hf_posswap.attention.scores import attend, blocks, explicit, recomputed
 from hf_posswap.errors import SchemeError
 from hf_posswap.positions import PositionContext
 
@@ -81,10 +81,10 @@ def sdpa(
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: output `[B, Q, H, D]`, no weights."""
     query, key, value, scale, context = _prepare(module, query, key, value, scaling, position_context)
-    parts = [
-        fused(block, scale, dropout) if can_fuse(block) else explicit(block, scale, dropout, module.training)[0]
-        for block in blocks(query, key, value, attention_mask, context)
-    ]
+    cut = list(blocks(query, key, value, attention_mask, context))
+    # The scores of one block may stay for the backward pass, those of many would add up to all of them.
+    one = recomputed if len(cut) > 1 and torch.is_grad_enabled() else attend
+    parts = [one(block, scale, dropout, module.training) for block in cut]
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 from hf_posswap.attention.masks import BlockwiseMask
 from hf_posswap.positions import PositionContext
@@ -25,7 +26,8 @@ class Block:
     query: Tensor
     key: Tensor
     value: Tensor
-    seen: Tensor | None
+    mask: BlockwiseMask | Tensor | None
+    start: int
     query_tables: tuple[Tensor, ...]
     key_tables: tuple[Tensor, ...]
     encoding: nn.Module
@@ -36,23 +38,26 @@ class Block:
         Not minus infinity: a padding query that sees nothing must come out finite, or its NaN reaches the others
         through the next layer's values.
         """
-        bias = self.encoding(self.query_tables, self.key_tables)
-        return bias if self.seen is None else _hide(bias, self.seen)
+        return self._hide(self.encoding(self.query_tables, self.key_tables))
 
     def scores(self, scaling: float) -> Tensor:
         """`[B, H, q, K]` in the bias's precision, hidden keys at the lowest number."""
         if isinstance(self.encoding, ScoreEncoding):
             own = self.encoding(self.query, self.key, self.query_tables, self.key_tables)
-            scores = own.to(self.encoding.exact_dtype) * scaling
-            return scores if self.seen is None else _hide(scores, self.seen)
+            return self._hide(own.to(self.encoding.exact_dtype) * scaling)
         return self.query @ self.key.transpose(-1, -2) * scaling + self.biased()
 
-
-def _hide(scores: Tensor, seen: Tensor) -> Tensor:
-    lowest = torch.finfo(scores.dtype).min
-    if seen.dtype != torch.bool:  # a caller's own additive mask
-        return (scores + seen.to(scores.dtype)).clamp(min=lowest)
-    return torch.where(seen, scores, lowest)
+    def _hide(self, scores: Tensor) -> Tensor:
+        stop, keys = self.start + self.query.shape[2], self.key.shape[2]
+        lowest = torch.finfo(scores.dtype).min
+        if self.mask is None:
+            return scores
+        if isinstance(self.mask, BlockwiseMask):
+            return torch.where(self.mask.block(self.start, stop, keys, scores.device), scores, lowest)
+        own = self.mask[:, :, self.start : stop, :keys].to(scores.device)
+        if own.dtype == torch.bool:
+            return torch.where(own, scores, lowest)
+        return (scores + own.to(scores.dtype)).clamp(min=lowest)
 
 
 def blocks(
@@ -76,7 +81,8 @@ def blocks(
             query=query[:, :, start:stop],
             key=key[:, :, :visible],
             value=value[:, :, :visible],
-            seen=_seen(mask, start, stop, visible, query.device),
+            mask=mask,
+            start=start,
             query_tables=tuple(t[:, start:stop] for t in context.query_tables),
             key_tables=tuple(t[:, :visible] for t in key_tables),
             encoding=context.encoding,
@@ -87,12 +93,6 @@ def _slots(context: PositionContext, keys: int) -> Tensor:
     """Slots of the keys when the caller brought a mask of its own: the last ones of those known."""
     known = context.key_positions.shape[1]
     return torch.arange(keys, device=context.key_positions.device) + max(known - keys, 0)
-
-
-def _seen(mask: BlockwiseMask | Tensor | None, start: int, stop: int, keys: int, device: torch.device) -> Tensor | None:
-    if isinstance(mask, BlockwiseMask):
-        return mask.block(start, stop, keys, device)
-    return None if mask is None else mask[:, :, start:stop, :keys].to(device)
 
 
 def explicit(block: Block, scaling: float, dropout_p: float, training: bool) -> tuple[Tensor, Tensor]:
@@ -107,6 +107,18 @@ def fused(block: Block, scaling: float, dropout_p: float) -> Tensor:
     return scaled_dot_product_attention(
         block.query, block.key, block.value, attn_mask=block.biased(), dropout_p=dropout_p, scale=scaling
     )
+
+
+def attend(block: Block, scaling: float, dropout_p: float, training: bool) -> Tensor:
+    """Output `[B, H, q, D]` by torch's kernel where it is exact, else by writing the scores out."""
+    if can_fuse(block):
+        return fused(block, scaling, dropout_p)
+    return explicit(block, scaling, dropout_p, training)[0]
+
+
+def recomputed(block: Block, scaling: float, dropout_p: float, training: bool) -> Tensor:
+    """`attend`, keeping nothing of the size of the scores for the backward pass, which computes them again."""
+    return checkpoint(attend, block, scaling, dropout_p, training, use_reentrant=False)
 
 
 def can_fuse(block: Block) -> bool:

@@ -235,5 +235,8 @@ def _refuse_wrapped(model: Any) -> None:
         raise FamilyError(f"{name} is no transformers model, or wraps one; {order}.")
     if name.startswith("FSDP") or getattr(model, "_hf_peft_config_loaded", False):
         raise FamilyError(f"This {name} was sharded or given an adapter already; {order}.")
+    embeddings = model.get_input_embeddings()
+    if embeddings.weight.is_meta and hasattr(embeddings, "_hf_hook"):
+        raise FamilyError(f"This {name} has its weights offloaded by accelerate: patch it first, then dispatch it.")
     if any(module._compiled_call_impl is not None for module in (model, _base(model))):
         raise FamilyError(f"This {name} was compiled already; {order}.")

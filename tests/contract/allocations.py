@@ -1,11 +1,17 @@
-"""Watches what a computation allocates."""
+"""Watches what a computation allocates, and what it keeps for the backward pass."""
 
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def size(tensor: Tensor) -> int:
+    """Elements of the memory behind a tensor: a view counts as what it is a view of."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
 class _Largest(TorchDispatchMode):
@@ -15,15 +21,23 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for tensor in torch.utils._pytree.tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
+        leaves = torch.utils._pytree.tree_leaves(result)
+        self.elements = max([self.elements, *(size(leaf) for leaf in leaves if isinstance(leaf, Tensor))])
         return result
 
 
-def largest_output(compute: Callable[[], Any], block_elements: int) -> int:
-    """Elements of the largest tensor that any operation of `compute` returned."""
-    watch = _Largest()
-    with mock.patch("hf_posswap.attention.scores.BLOCK_ELEMENTS", block_elements), watch:
-        compute()
-    return watch.elements
+def elements_of(compute: Callable[[], Any], block_elements: int) -> tuple[int, int]:
+    """Elements of the largest tensor that an operation of `compute` returned, and of all that is kept together."""
+    watch, kept = _Largest(), {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = size(tensor)
+        return tensor
+
+    with (
+        mock.patch("hf_posswap.attention.scores.BLOCK_ELEMENTS", block_elements),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        watch,
+    ):
+        result = compute()  # noqa: F841: what is kept lives as long as the result
+    return watch.elements, sum(kept.values())

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from allocations import elements_of
 from pairs import LENGTH, VOCAB, build, close, draw_position_parameters, example, is_carried, pairs, patched, tokens
 
 import hf_posswap as hp
@@ -135,20 +136,32 @@ def test_half_precision_is_as_good_as_the_stock_model_in_it(pair: Any, dtype: to
     assert errors[1] <= 1.5 * errors[0], errors
 
 
-@pairs(kind="bias")
-@torch.no_grad()
-def test_no_square_tensor_is_made(pair: Any) -> None:
-    """Memory of a forward pass grows with L: nothing of L x L elements exists, whatever the block size allows."""
-    from allocations import largest_output
-
-    kind, scheme = pair
+@pairs(kind=("bias", "score"))
+def test_no_square_tensor_is_made_or_kept(pair: Any) -> None:
+    """Memory grows with L: no operation makes L x L elements, and what is kept for backward is far fewer in all."""
     length = 2048
     model = patched(pair)
-    if scheme.name == "learned":
-        return
     ids = torch.randint(4, VOCAB, (1, length))
-    with_blocks = largest_output(lambda: model.base_model(ids, use_cache=False), block_elements=2**16)
-    assert with_blocks < length * length / 4
+    largest, kept = elements_of(lambda: model.base_model(ids, use_cache=False), block_elements=2**16)
+    square = length * length
+    assert largest < square / 4
+    assert kept < square, kept / square
+
+
+@pairs(("llama", "gpt2", "bert"), kind=("bias", "score"))
+def test_blocks_give_the_gradients_of_the_whole(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = patched(pair).double(), tokens()
+    weights = torch.randn(2, LENGTH, VOCAB, dtype=torch.float64)
+    results = []
+    for elements in (2**24, 1):
+        monkeypatch.setattr("hf_posswap.attention.scores.BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr("hf_posswap.attention.scores.SMALLEST_BLOCK", 7)
+        model.zero_grad()
+        (model(ids).logits * weights).sum().backward()
+        results.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    for name, gradient in results[0].items():
+        if gradient.norm() > 1e-9:
+            close(results[1][name], gradient, 1e-5)
 
 
 def test_every_kind_that_attention_applies_has_backends() -> None:
