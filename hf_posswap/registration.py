@@ -1,8 +1,8 @@
 """Makes Auto classes know our checkpoints, without importing transformers for it.
 
 Our model types get an entry in transformers' table of configs as soon as that table exists: now, or when the module
-that holds it is imported. The entry is a stand-in that finishes the registration when a checkpoint of ours is really loaded,
-because building the true classes inside of transformers' own imports would run in circles.
+that holds it is imported. The entry is a stand-in that finishes the registration when a checkpoint of ours is really
+loaded, because building the true classes inside of transformers' own imports would run in circles.
 """
 
 import importlib.util

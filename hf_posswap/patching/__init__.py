@@ -23,8 +23,8 @@ def patch(model: Model, scheme: Scheme | str, *, allow_unordered: bool = False, 
     """Gives the model another positional scheme, in place, and returns it.
 
     `scheme` is a scheme or a name with `fields`: `patch(model, "yarn", factor=4.0)`. A patched model is first taken
-    back to its original; a model that has the scheme already is left alone. `allow_unordered=True` admits a scheme under
-    which an encoder cannot tell word order.
+    back to its original; a model that has the scheme already is left alone. `allow_unordered=True` admits a scheme
+    under which an encoder cannot tell word order.
 
     Raises:
         FamilyError: the model is not supported, or is wrapped (PEFT, torch.compile, DDP, FSDP): patch it before.
@@ -181,7 +181,7 @@ def _checked(config: PreTrainedConfig, scheme: Scheme, allow_unordered: bool) ->
 
 
 def contradiction(model: Any, saved: Scheme) -> str | None:
-    """How a stock model, loaded from a plain checkpoint of ours, differs from what its block says; None if it agrees."""
+    """How a stock model, loaded from a plain checkpoint of ours, differs from its block; None if it agrees."""
     family = family_of(model.config)
     scheme, geometry = checked_scheme(model.config, saved)
     if family.input_slot is None:

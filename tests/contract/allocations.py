@@ -39,5 +39,7 @@ def elements_of(compute: Callable[[], Any], block_elements: int) -> tuple[int, i
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         watch,
     ):
-        result = compute()  # noqa: F841: what is kept lives as long as the result
-    return watch.elements, sum(kept.values())
+        result = compute()
+    total = sum(kept.values())
+    del result  # until here it held what is kept
+    return watch.elements, total

@@ -1,8 +1,8 @@
 """Stock models made to compute a scheme by code that is not ours.
 
 Rotations are transformers' `apply_rotary_pos_emb` with the frequencies of `ROPE_INIT_FUNCTIONS`, biases are bloom's and
-T5's own functions passed as transformers' `position_bias`; xPos is the paper's formula written out. The models are stock
-with their own positions switched off, so every other part of the forward pass is transformers' too.
+T5's own functions added to the scores, xPos is the paper's formula written out. The models are stock ones with their
+own positions switched off, so every other part of the forward pass is transformers' too.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Every scheme on every kind of model, from the registries: what is registered later is covered without an edit here."""
+"""Every scheme on every kind of model, from the registries: what is registered later is covered without an edit."""
 
 from dataclasses import MISSING, fields
 from typing import Any

@@ -66,11 +66,11 @@ def test_backends_that_cannot_carry_it_are_refused_by_name(pair: Any, name: str)
     kind, scheme = pair
     model = build(kind)
     model.config._attn_implementation_internal = name
-    with pytest.raises(hp.SchemeError, match=f"{scheme.name} cannot be carried by .*{name.split('|')[0]}"):
+    with pytest.raises(hp.SchemeError, match=rf"{scheme.name} cannot be carried by .*{name.split('|')[0]}"):
         hp.patch(model, example(scheme))
     model = patched(pair)
     model.config._attn_implementation_internal = name
-    with pytest.raises(hp.SchemeError, match=f"{scheme.name} cannot be carried by .*{name.split('|')[0]}"):
+    with pytest.raises(hp.SchemeError, match=rf"{scheme.name} cannot be carried by .*{name.split('|')[0]}"):
         model(tokens())
 
 
@@ -95,7 +95,7 @@ def test_flex_agrees_in_the_forward_pass(pair: Any) -> None:
 def test_flex_is_refused_where_it_cannot_carry_the_scheme() -> None:
     model = hp.patch(build("llama"), hp.XPos())
     model.set_attn_implementation("flex_attention")
-    with pytest.raises(hp.SchemeError, match="xpos cannot be carried by .*flex_attention.*eager, sdpa"):
+    with pytest.raises(hp.SchemeError, match=r"xpos cannot be carried by .*flex_attention.*eager, sdpa"):
         model(tokens())
 
 

@@ -1,6 +1,7 @@
 """Property 3: decoding step by step with a cache gives the logits of one forward pass."""
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ def step_by_step(model: Any, ids: Tensor, cache: Any, **per_call: Any) -> Tensor
     """Logits of a prefill, a chunk of three tokens and single tokens after it."""
     borders = [0, PREFILL, PREFILL + 3, *range(PREFILL + 4, ids.shape[1] + 1)]
     parts = []
-    for start, stop in zip(borders, borders[1:], strict=False):
+    for start, stop in pairwise(borders):
         call = {name: make(start, stop) for name, make in per_call.items()}
         parts.append(model(ids[:, start:stop], past_key_values=cache, use_cache=True, **call).logits)
     return torch.cat(parts, dim=1)

@@ -16,8 +16,8 @@ from pairs import (
     pairs,
     patched,
     position_parameters,
+    tokens,
 )
-from pairs import tokens
 from torch import Tensor, nn
 
 import hf_posswap as hp
@@ -53,7 +53,7 @@ def test_gradients_agree_with_finite_differences(pair: Any) -> None:
 
 
 def in_float64(model: Any) -> Any:
-    """All of it: RMSNorm computes in float32 whatever the model's dtype, which differences of 1e-5 cannot be taken of."""
+    """All of it: RMSNorm computes in float32 whatever the model's dtype, too coarse for small differences."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = functools.partial(rms_norm, module)
@@ -210,5 +210,5 @@ def test_fsdp_shards_it(pair: Any) -> None:
 
 
 def test_wrapping_order_is_in_the_refusal() -> None:
-    with pytest.raises(hp.FamilyError, match="patch, get_peft_model, torch.compile, DDP or FSDP, optimizer"):
+    with pytest.raises(hp.FamilyError, match=r"patch, get_peft_model, torch\.compile, DDP or FSDP, optimizer"):
         hp.patch(nn.DataParallel(build("gpt2")), hp.ALiBi())
