@@ -77,7 +77,6 @@ def test_backends_that_cannot_carry_it_are_refused_by_name(pair: Any, name: str)
 FLEX = [(k, s) for k in ("llama", "bert") for s in SCHEMES if is_carried(k, s) and s.kind == "bias"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pair", FLEX, ids=lambda p: f"{p[0]}-{p[1].name}")
 @torch.no_grad()
 def test_flex_agrees_in_the_forward_pass(pair: Any) -> None:

@@ -115,20 +115,33 @@ def test_new_parameters_have_the_models_dtype_and_leave_random_state_alone(pair:
     assert all(p.dtype == torch.bfloat16 for p in model.parameters())
 
 
-@pytest.mark.slow
-@pairs()
-def test_compiles_without_a_graph_break(pair: Any) -> None:
+def check_compiled(pair: Any) -> None:
+    """Forward with and without padding, and backward. Labels are left out: stock GPT-2 logs, and so breaks, on them."""
     torch._dynamo.reset()
     model, ids = patched(pair), tokens()
-    expected, slopes = model(ids, use_cache=False).logits, gradients(model, ids)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    close(compiled(ids, use_cache=False).logits, expected, 1e-5)
     mask = torch.ones_like(ids)
     mask[0, :5] = 0
     found, whole = (m(ids, attention_mask=mask, use_cache=False).logits for m in (compiled, model))
     close(found[mask.bool()], whole[mask.bool()], 1e-5)
-    for name, gradient in gradients(compiled._orig_mod, ids).items():
-        close(gradient, slopes[name], 1e-4) if slopes[name].norm() > 1e-6 else None
+    slopes = []
+    for one in (compiled, model):
+        model.zero_grad()
+        one(ids, use_cache=False).logits.square().mean().backward()
+        slopes.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    for name, gradient in slopes[0].items():
+        assert (gradient - slopes[1][name]).norm() <= 1e-4 * slopes[1][name].norm() + 1e-6, name
+
+
+@pytest.mark.slow
+@pairs()
+def test_every_pair_compiles_without_a_graph_break(pair: Any) -> None:
+    check_compiled(pair)
+
+
+@pairs(("llama", "gpt2", "bert"), name=("sinusoidal", "yarn", "t5", "xpos"))
+def test_each_kind_compiles_without_a_graph_break(pair: Any) -> None:
+    check_compiled(pair)
 
 
 @pairs(tuple(k for k in CAUSAL if k != "bert-decoder"))
@@ -183,9 +196,8 @@ def test_trainer_and_accelerate_take_it(pair: Any, tmp_path: Any) -> None:
         assert torch.equal(loaded(ids).logits, model.eval()(ids).logits)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view:UserWarning")
-@pairs(("llama", "gpt2", "bert"))
+@pairs(("llama", "gpt2", "bert"), name=("learned", "rope", "t5", "xpos"))
 def test_fsdp_shards_it(pair: Any) -> None:
     """One process on gloo: the wrapping, the hooks and the gradients, not the sharding, are what is ours."""
     import torch.distributed as dist
