@@ -4,11 +4,13 @@ Rotated keys carry their position inside the cache. Biases and scores do not, so
 remembered on the cache object itself: it is copied, deep-copied and passed around together with the keys.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from hf_posswap.errors import SchemeError
 
 REMEMBERED = "hf_posswap_key_positions"
 """Name of the attribute on a cache: positions of the keys in its slots, `[1 or B, slots]`."""
@@ -19,12 +21,14 @@ class PositionContext:
     """What attention is told once per forward pass, the same for all layers.
 
     `encoding` computes a bias or scores from `query_tables` (`[1 or B, Q, ...]`) and `key_tables`
-    (`[1 or B, slots, ...]`, a row per slot of the cache). `causal`: no query sees a key in a later slot.
+    (`[1 or B, slots, ...]`, a row per slot of the cache). `query_slots [Q]` are the slots of the queries' own keys.
+    `causal`: no query sees a key in a later slot.
     """
 
     encoding: nn.Module
     query_tables: tuple[Tensor, ...]
     key_tables: tuple[Tensor, ...]
+    query_slots: Tensor
     causal: bool
 
     @property
@@ -38,7 +42,7 @@ class PositionContext:
             tuple(t.to(device, non_blocking=non_blocking) for t in tables)
             for tables in (self.query_tables, self.key_tables)
         )
-        return PositionContext(self.encoding, query, key, self.causal)
+        return replace(self, query_tables=query, key_tables=key, query_slots=self.query_slots.to(device))
 
     def key_tables_at(self, slots: Tensor) -> tuple[Tensor, ...]:
         """The tables of the keys in `slots [K]`; slots that nothing was written to yet repeat the last one."""
@@ -56,13 +60,18 @@ def key_positions(cache: Any, offset: int | Tensor, queries: Tensor, mask: Tenso
 
     `cache` holds `offset` tokens, `queries [1 or B, Q]` are the positions of the tokens that come now, `mask` is the
     2D attention mask, if any.
+
+    Raises:
+        SchemeError: the cache was filled with another number of rows.
     """
     if isinstance(offset, int) and offset == 0:
         return queries
     remembered = getattr(cache, REMEMBERED, None)
+    if remembered is not None:
+        _refuse_other_rows(remembered, queries)
     if not isinstance(offset, int):
         return _write_static(cache, remembered, offset, queries)
-    if remembered is None or remembered.shape[1] < offset or not _rows_agree(remembered, queries):
+    if remembered is None or remembered.shape[1] < offset:
         remembered = _consecutive_past(offset, queries, mask)
     rows = max(len(remembered), len(queries))
     past = remembered[:, :offset].to(queries.device)
@@ -70,25 +79,32 @@ def key_positions(cache: Any, offset: int | Tensor, queries: Tensor, mask: Tenso
 
 
 def remember(cache: Any, positions: Tensor) -> None:
-    """Keeps the positions of a cache's keys for the next call."""
+    """Keeps the positions of a cache's keys for the next call: a copy, because the caller may own what came in."""
     if getattr(cache, REMEMBERED, None) is not positions:
-        setattr(cache, REMEMBERED, positions)
+        setattr(cache, REMEMBERED, positions.clone())
 
 
-def _rows_agree(remembered: Tensor, queries: Tensor) -> bool:
-    return 1 in (len(remembered), len(queries)) or len(remembered) == len(queries)
+def _refuse_other_rows(remembered: Tensor, queries: Tensor) -> None:
+    if 1 not in (len(remembered), len(queries)) and len(remembered) != len(queries):
+        raise SchemeError(
+            f"The cache was filled with {len(remembered)} rows of positions and is continued with {len(queries)}: fill "
+            "it anew after selecting or repeating rows."
+        )
 
 
 def _consecutive_past(offset: int, queries: Tensor, mask: Tensor | None) -> Tensor:
     """`[B, offset]`: the past of a cache that nothing was remembered of (a prefix, a hand-made cache).
 
-    Its tokens are taken to be consecutive up to the first query, those that the mask leaves out not counted.
+    Its tokens are taken to be consecutive up to the first query that is no padding; what the mask hides is not counted.
     """
-    if mask is not None and mask.ndim == 2 and mask.shape[1] >= offset + queries.shape[1]:
-        count = mask[:, : offset + 1].to(queries.device).long().cumsum(-1)
-    else:
-        count = torch.arange(offset + 1, device=queries.device)[None]
-    return queries[:, :1] + count[:, :offset] - count[:, offset:]
+    total = offset + queries.shape[1]
+    if mask is None or mask.ndim != 2 or mask.shape[1] < total:
+        return queries[:, :1] - offset + torch.arange(offset, device=queries.device)
+    seen = mask[:, :total].to(queries.device).long()
+    first = seen[:, offset:].argmax(dim=1, keepdim=True)
+    count = seen.cumsum(dim=1)
+    anchor = queries.expand(len(seen), -1).gather(1, first) - count.gather(1, first + offset)
+    return anchor + count[:, :offset]
 
 
 def _write_static(cache: Any, remembered: Tensor | None, offset: Tensor, queries: Tensor) -> Tensor:
@@ -96,10 +112,10 @@ def _write_static(cache: Any, remembered: Tensor | None, offset: Tensor, queries
     slots = max(layer.max_cache_len for layer in cache.layers)
     offset = offset.to(queries.device)
     if remembered is None or remembered.shape[1] != slots or len(remembered) < len(queries):
-        start = torch.arange(slots, device=queries.device)[None]
-        # Before the first query: consecutive, unless the first call was remembered.
-        fresh = (queries[:, :1] - offset + start).contiguous()
-        if remembered is not None and _rows_agree(remembered, queries):
+        # Before the first query: consecutive, unless an earlier call was remembered.
+        fresh = queries[:, :1] - offset + torch.arange(slots, device=queries.device)
+        if remembered is not None:
+            fresh = fresh.expand(max(len(remembered), len(queries)), -1).clone()
             known = min(remembered.shape[1], slots)
             fresh[:, :known] = remembered[:, :known].to(queries.device)
         remembered = fresh

@@ -5,11 +5,11 @@ that holds it is imported. The entry is a stand-in that finishes the registratio
 loaded, because building the true classes inside of transformers' own imports would run in circles.
 """
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -46,15 +46,14 @@ class _StandIn:
 
 
 class _Waiting(MetaPathFinder):
-    """Finds that one module as anybody would, once, and registers after it was executed."""
+    """Finds that one module as anybody would, and registers after it was executed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != AUTO_CONFIG:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _ThenRegister(spec.loader)
         return spec
@@ -72,4 +71,6 @@ class _ThenRegister(Loader):
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
+        # Only now: looking for the module, as tools do, is not importing it.
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Waiting)]
         register_stand_ins(module)

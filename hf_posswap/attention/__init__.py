@@ -10,6 +10,7 @@ Each has a mask function under the same name: without one transformers passes no
 Input and rotary schemes use the model's stock attention and run on every backend.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def eager(
     """transformers' attention interface: output `[B, Q, H, D]` and weights `[B, H, Q, K]`."""
     query, key, value, scale, context = _prepare(module, query, key, value, scaling, position_context)
     # One block with all keys: the caller may want the whole matrix of weights.
-    whole = PositionContext(context.encoding, context.query_tables, context.key_tables, causal=False)
+    whole = replace(context, causal=False)
     (block,) = blocks(query, key, value, attention_mask, whole, size=query.shape[2])
     output, weights = explicit(block, scale, dropout, module.training)
     return output.transpose(1, 2).contiguous(), weights

@@ -42,7 +42,7 @@ class BlockwiseMask:
         return self
 
     def block(self, start: int, stop: int, keys: int, device: torch.device) -> Tensor:
-        """`[B or 1, 1, stop - start, keys]`: True where a query of the block may see one of the first keys."""
+        """True where a query of the block may see one of the first keys: broadcasts to `[B, 1, stop - start, keys]`."""
         batch = torch.arange(self.batch_size, device=self.query_slots.device).view(-1, 1, 1, 1)
         queries = self.query_slots[start:stop].view(1, 1, -1, 1)
         key_slots = self.key_slots[:keys].view(1, 1, 1, -1)

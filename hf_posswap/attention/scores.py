@@ -30,6 +30,8 @@ class Block:
     start: int
     query_tables: tuple[Tensor, ...]
     key_tables: tuple[Tensor, ...]
+    own: Tensor
+    """Which of the keys belongs to each query's own token, `[q]`."""
     encoding: nn.Module
 
     def biased(self) -> Tensor:
@@ -43,7 +45,7 @@ class Block:
     def scores(self, scaling: float) -> Tensor:
         """`[B, H, q, K]` in the bias's precision, hidden keys at the lowest number."""
         if isinstance(self.encoding, ScoreEncoding):
-            own = self.encoding(self.query, self.key, self.query_tables, self.key_tables)
+            own = self.encoding(self.query, self.key, self.query_tables, self.key_tables, self.own)
             return self._hide(own.to(self.encoding.exact_dtype) * scaling)
         return self.query @ self.key.transpose(-1, -2) * scaling + self.biased()
 
@@ -85,6 +87,7 @@ def blocks(
             start=start,
             query_tables=tuple(t[:, start:stop] for t in context.query_tables),
             key_tables=tuple(t[:, :visible] for t in key_tables),
+            own=context.query_slots[start:stop] - slots[0],
             encoding=context.encoding,
         )
 

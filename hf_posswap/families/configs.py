@@ -12,6 +12,7 @@ from typing import Any
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, AutoConfig
 
+from hf_posswap.errors import CheckpointError
 from hf_posswap.families import MODEL_TYPES
 from hf_posswap.registration import PREFIX
 
@@ -44,15 +45,24 @@ class NeedsPosswap:
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Reads what `to_diff_dict` wrote."""
         restored = dict(config_dict)
-        block = dict(restored.get("hf_posswap") or {})
-        if "vocab_size" in block and not isinstance(restored.get("vocab_size"), int):
-            restored["vocab_size"] = block.pop("vocab_size")
+        block = restored.get("hf_posswap")
+        if not isinstance(block, dict) or "version" not in block:
+            raise CheckpointError("The config's hf_posswap block is missing, or was edited or damaged.")
+        block = dict(block)
+        if not isinstance(restored.get("vocab_size"), int):
+            restored["vocab_size"] = _checked_vocab_size(block.pop("vocab_size", None))
         restored["hf_posswap"] = block
         names = restored.get("architectures") or []
         restored["architectures"] = [name.removeprefix("Posswap") for name in names]
         loaded = super().from_dict(restored, **kwargs)  # type: ignore[misc]
         (loaded[0] if isinstance(loaded, tuple) else loaded).__dict__["model_type"] = cls.stock_model_type
         return loaded
+
+
+def _checked_vocab_size(size: Any) -> int:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise CheckpointError(f"The config's hf_posswap block has vocab_size={size!r}, no number of tokens.")
+    return size
 
 
 def _config_class(model_type: str) -> type[PreTrainedConfig]:

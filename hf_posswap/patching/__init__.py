@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from hf_posswap.attention import our_backend
 from hf_posswap.errors import CheckpointError, FamilyError, SchemeError
 from hf_posswap.families import Family, family_of
+from hf_posswap.families.configs import NeedsPosswap
 from hf_posswap.patching.forward import STATE, PatchState
 from hf_posswap.patching.install import BLOCK_VERSION, encoding_of, install, uninstall
 from hf_posswap.schemes import BY_NAME, Geometry, Learned, Scheme, Sinusoidal
@@ -74,12 +75,17 @@ def scheme_of(model_or_config: Any) -> Scheme:
         if state is not None:
             return state.scheme
         family, config = family_of(model_or_config.config), model_or_config.config
+        if isinstance(config, NeedsPosswap):
+            raise CheckpointError(
+                f"This {type(model_or_config).__name__} was built without the scheme that its config names: build it "
+                "with an Auto class or hf_posswap.load."
+            )
         saved = scheme_in_block(config)
         if saved is not None and contradiction(model_or_config, saved) is None:
             return saved
         return family.stock_scheme(config)
     family = family_of(model_or_config)
-    saved = scheme_in_block(model_or_config)
+    saved = saved_scheme(model_or_config)
     return saved if saved is not None else family.stock_scheme(model_or_config)
 
 
@@ -114,15 +120,14 @@ def replace_scheme(model: Any, family: Family, scheme: Scheme, geometry: Geometr
         install(model, family, scheme, geometry, **options)
         return
     former = encoding_of(_base(model), state)
-    length = model.config.max_position_embeddings
+    config = model.config
     uninstall(model)
     if not state.reloaded and not options and current_scheme(model) == scheme:
         return
     try:
         install(model, family, scheme, geometry, reloaded=state.reloaded, **options)
     except BaseException:
-        put_back = {"encoding": former, "max_length": length, "reloaded": state.reloaded}
-        install(model, family, state.scheme, state.geometry, **put_back)
+        install(model, family, state.scheme, state.geometry, encoding=former, reloaded=state.reloaded, put_back=config)
         raise
 
 
@@ -148,11 +153,12 @@ def scheme_in_block(config: Any) -> Scheme | None:
     block = getattr(config, "hf_posswap", None)
     if block is None:
         return None
-    if not isinstance(block, dict) or not isinstance(block.get("version"), int):
+    version = block.get("version") if isinstance(block, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise CheckpointError("The config's hf_posswap block is no mapping with a 'version': it was edited or damaged.")
-    if block["version"] > BLOCK_VERSION:
+    if version > BLOCK_VERSION:
         raise CheckpointError(
-            f"The config's hf_posswap block has version {block['version']}, this package reads up to {BLOCK_VERSION}: "
+            f"The config's hf_posswap block has version {version}, this package reads up to {BLOCK_VERSION}: "
             "update hf_posswap."
         )
     try:
@@ -178,6 +184,38 @@ def _checked(config: PreTrainedConfig, scheme: Scheme, allow_unordered: bool) ->
     if resolved.kind in ("bias", "score"):
         our_backend(resolved.kind, config._attn_implementation, resolved.name)
     return resolved, geometry
+
+
+def saved_scheme(config: Any) -> Scheme | None:
+    """The scheme that a config's block names, once all that the config says of positions was checked; None: no block.
+
+    Raises:
+        FamilyError: the architecture is not supported.
+        CheckpointError: the block is broken or from the future, or contradicts the rest of the config.
+    """
+    saved = scheme_in_block(config)
+    if saved is None:
+        return None
+    scheme, geometry = checked_scheme(config, saved)
+    differs = None if isinstance(config, NeedsPosswap) else _contradiction_in_config(config, scheme, geometry)
+    if differs is not None:
+        raise CheckpointError(
+            f"The checkpoint says two things: its hf_posswap block has {saved}, but {differs}. Remove the block from "
+            "config.json to load it as it stands, or save the model again."
+        )
+    return saved
+
+
+def _contradiction_in_config(config: Any, scheme: Scheme, geometry: Geometry) -> str | None:
+    """How a plain config differs from what its block says of it."""
+    if family_of(config).input_slot is None:
+        says = config.rope_parameters
+        return None if says == scheme.rope_parameters(geometry) else f"rope_parameters has {says}"
+    if not isinstance(scheme, (Learned, Sinusoidal)):
+        return "the rest of the config is that of a stock model with a learned table"
+    length = config.max_position_embeddings
+    differs = isinstance(scheme, Learned) and scheme.max_position_embeddings != length
+    return f"max_position_embeddings is {length}" if differs else None
 
 
 def contradiction(model: Any, saved: Scheme) -> str | None:

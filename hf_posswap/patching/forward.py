@@ -10,6 +10,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import Cache
 
@@ -53,6 +54,9 @@ def before_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     tokens = call.get("input_ids") if call.get("input_ids") is not None else call.get("inputs_embeds")
     if tokens is None:
         return args, kwargs  # the model's own message is the right one
+    positions = call.get("position_ids")
+    if positions is not None and (positions.is_floating_point() or positions.dtype == torch.bool):
+        raise SchemeError(f"position_ids are integers, not {positions.dtype}.")
     _hold_backend(base, state)
     cache = call.get("past_key_values")
     offset = cache.get_query_offset() if isinstance(cache, Cache) else 0
@@ -96,7 +100,8 @@ def _told_to_attention(
     keys = key_positions(cache, offset, positions, mask if isinstance(mask, Tensor) else None)
     query_tables = encoding.tables(positions)
     key_tables = query_tables if keys is positions else encoding.tables(keys)
-    return {"position_context": PositionContext(encoding, query_tables, key_tables, state.geometry.causal)}
+    slots = consecutive(positions.shape[-1], offset, positions.device)[0]
+    return {"position_context": PositionContext(encoding, query_tables, key_tables, slots, state.geometry.causal)}
 
 
 def _hold_backend(base: nn.Module, state: PatchState) -> None:

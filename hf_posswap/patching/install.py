@@ -36,11 +36,13 @@ def install(
     max_length: int | None = None,
     encoding: nn.Module | None = None,
     reloaded: bool = False,
+    put_back: Any = None,
 ) -> None:
     """Puts `scheme` on an unpatched model; a failure leaves the model as it was.
 
     `max_length` becomes the config's length (None: what the scheme makes of it), `encoding` is used instead of a new
-    one, `reloaded` says that the model has no original to go back to.
+    one, `reloaded` says that the model has no original to go back to. `put_back` is the config of a patch that was
+    taken off and comes back as it was: nothing is worked out or checked anew, so that nothing can fail anew.
     """
     base = model.base_model
     journal = Journal()
@@ -50,13 +52,17 @@ def install(
     if encoding is not None:
         _cast(encoding.train(base.training), like)
     try:
-        _write_config(model, family, scheme, geometry, journal, max_length)
+        if put_back is None:
+            _write_config(model, family, scheme, geometry, journal, max_length)
+        else:
+            journal.set_config(model, model.config, put_back)
         _fill_slots(base, family, scheme, geometry, encoding, journal, like)
         journal.add_hook(base.register_forward_pre_hook(before_forward, with_kwargs=True))
         journal.add_hook(base.register_forward_hook(after_forward, with_kwargs=True))
         state = PatchState(scheme, geometry, family, journal, reloaded, argument_names(base))
         setattr(base, STATE, state)
-        verify(base, family, scheme, geometry, encoding)
+        if put_back is None:
+            verify(base, family, scheme, geometry, encoding)
     except BaseException:
         uninstall_edits(base, model, journal)
         raise

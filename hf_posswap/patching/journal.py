@@ -4,6 +4,7 @@ Edits are recorded by path, and the originals are kept outside of the module tre
 survive `deepcopy` and pickling together with the model.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,9 +44,12 @@ class Journal:
         setattr(module, name, value)
 
     def set_config(self, root: nn.Module, old: Any, new: Any) -> None:
-        """Points every submodule that holds the config `old` to `new`."""
+        """Points every submodule that holds the config `old` to `new`.
+
+        What the user changes in it afterwards (a vocabulary that grew, `use_cache`) is kept when this is undone.
+        """
         holders = [path for path, module in root.named_modules() if getattr(module, "config", None) is old]
-        self.edits.append(("config", holders, old))
+        self.edits.append(("config", holders, old, copy.deepcopy(vars(new))))
         for path in holders:
             _at(root, path).config = new
 
@@ -81,7 +85,12 @@ def _undo_buffer(root: nn.Module, like: Tensor, path: str, name: str, value: Ten
     setattr(_at(root, path), name, value.to(like.device))
 
 
-def _undo_config(root: nn.Module, like: Tensor, holders: list[str], old: Any) -> None:
+def _undo_config(root: nn.Module, like: Tensor, holders: list[str], old: Any, installed: dict[str, Any]) -> None:
+    original = vars(old).copy()
+    for name, value in vars(_at(root, holders[0]).config).items() if holders else ():
+        untouched_by_us = name in original and installed.get(name, _ABSENT) == original[name]
+        if untouched_by_us and value != original[name]:
+            setattr(old, name, value)
     for path in holders:
         _at(root, path).config = old
 

@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_posswap.errors import CheckpointError
 from hf_posswap.families import family_of
-from hf_posswap.families.configs import register_configs
-from hf_posswap.patching import checked_scheme, contradiction, make, patch, patch_state, scheme_in_block
+from hf_posswap.families.configs import NeedsPosswap, register_configs
+from hf_posswap.patching import checked_scheme, contradiction, make, patch, patch_state, saved_scheme
 from hf_posswap.patching.install import install
 from hf_posswap.persistence import auto
 from hf_posswap.schemes import Scheme
@@ -42,13 +42,14 @@ def load(
     shared = {k: kwargs[k] for k in ("revision", "token", "cache_dir", "local_files_only", "subfolder") if k in kwargs}
     if config is None:
         config = AutoConfig.from_pretrained(path_or_name, **shared)
-    saved = scheme_in_block(config)
-    if saved is not None:
-        family_of(config)
-        checked_scheme(config, saved)
-    model = auto_class.from_pretrained(path_or_name, config=config, use_safetensors=True, **kwargs)
+    saved = saved_scheme(config)
+    with_info = {**kwargs, "use_safetensors": True, "output_loading_info": True}
+    model, info = auto_class.from_pretrained(path_or_name, config=config, **with_info)
+    if isinstance(config, NeedsPosswap) and patch_state(model) is None:
+        raise CheckpointError(f"{auto_class.__name__} does not build {saved}: load with an Auto class.")
     if saved is not None and patch_state(model) is None:
         _take_over_native(model, saved)
+    auto.refuse_missing(model, info)
     return model if wanted is None else patch(model, wanted)
 
 
@@ -102,15 +103,15 @@ def _publish(scratch: Path, target: Path) -> None:
         if old.name not in fresh and not _is_weight_file(old.name):
             move = shutil.copytree if old.is_dir() else shutil.copy2
             move(old, scratch / old.name)
-    retired = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    os.replace(target, retired / "old")
+    # A name of its own beside the target: if neither directory can be moved to where it belongs, both are still there.
+    retired = scratch.with_name(scratch.name + "-old")
+    os.replace(target, retired)
     try:
         os.replace(scratch, target)
     except BaseException:
-        os.replace(retired / "old", target)
+        os.replace(retired, target)
         raise
-    finally:
-        shutil.rmtree(retired, ignore_errors=True)
+    shutil.rmtree(retired, ignore_errors=True)
 
 
 def _is_weight_file(name: str) -> bool:

@@ -49,6 +49,8 @@ def building_class(stock: Any, config_class: Any) -> Any:
         install(self, family_of(config), scheme, geometry, max_length=length, reloaded=True)
 
     def from_pretrained(cls: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+        if kwargs.setdefault("use_safetensors", True) is not True:
+            raise CheckpointError("Only safetensors are read: a pickle can run code when it is loaded.")
         loaded, info = stock.from_pretrained.__func__(cls, *args, output_loading_info=True, **kwargs)
         refuse_missing(loaded, info)
         return (loaded, info) if output_loading_info else loaded
@@ -83,6 +85,11 @@ def refuse_missing(model: Any, info: dict[str, Any]) -> None:
     state = patch_state(model)
     if state is None:
         return
+    foreign = [key for key in info["unexpected_keys"] if f"{ENCODING}." in key]
+    if foreign:
+        raise CheckpointError(
+            f"The checkpoint has {', '.join(sorted(foreign))}, which {state.scheme.name} has not: it was edited."
+        )
     slots = [name for name in (ENCODING, state.family.input_slot) if name]
     missing = [key for key in info["missing_keys"] if any(f"{slot}." in key for slot in slots)]
     if missing:

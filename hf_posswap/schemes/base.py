@@ -202,9 +202,17 @@ class ScoreEncoding(PositionPairEncoding):
 
     @abstractmethod
     def forward(
-        self, query: Tensor, key: Tensor, query_tables: tuple[Tensor, ...], key_tables: tuple[Tensor, ...]
+        self,
+        query: Tensor,
+        key: Tensor,
+        query_tables: tuple[Tensor, ...],
+        key_tables: tuple[Tensor, ...],
+        own: Tensor,
     ) -> Tensor:
-        """`query [B, H, Q, D]`, `key [B, H, K, D]` and their tables to unscaled scores `[B, H, Q, K]`."""
+        """`query [B, H, Q, D]`, `key [B, H, K, D]` and their tables to unscaled scores `[B, H, Q, K]`.
+
+        `own [Q]` tells which key is that of the query's own token; keys after it are hidden by the mask.
+        """
 
 
 def float64_angles(positions: Tensor, inv_freq: Tensor) -> Tensor:

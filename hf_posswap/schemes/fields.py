@@ -1,6 +1,6 @@
 """Declared fields: a scheme states type and range once; checking, error texts and tables derive from it."""
 
-import math
+import numbers
 from dataclasses import Field, field, fields
 from typing import Any
 
@@ -36,8 +36,12 @@ def describe(declared: Field) -> str:
     if rules["kind"] is str:
         return "one of " + ", ".join(rules["options"])
     what = "an integer" if rules["kind"] is int else "a finite number"
-    none = ", or None for the model's own" if rules["optional"] else ""
-    return f"{what} from {rules['low']:g} to {rules['high']:g}{none}"
+    none = ", or None for the default" if rules["optional"] else ""
+    return f"{what} from {_plain(rules['low'])} to {_plain(rules['high'])}{none}"
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:g}"
 
 
 def checked(scheme: Any) -> None:
@@ -68,14 +72,10 @@ def _normalised(value: Any, rules: Any) -> Any:
 
 
 def _number(value: Any, rules: Any) -> Any:
-    if isinstance(value, (bool, str, bytes)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return _WRONG
-    try:
-        as_float = float(value)
-    except (TypeError, ValueError, OverflowError):
+    number: Any = value
+    if not rules["low"] <= number <= rules["high"]:  # NaN is in no range
         return _WRONG
-    if not math.isfinite(as_float) or not rules["low"] <= as_float <= rules["high"]:
-        return _WRONG
-    if rules["kind"] is int:
-        return int(value) if as_float == int(value) else _WRONG
-    return as_float
+    normal = int(number) if rules["kind"] is int else float(number)
+    return normal if normal == number or rules["kind"] is float else _WRONG

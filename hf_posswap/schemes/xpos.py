@@ -34,7 +34,12 @@ class XPos(RoPE):
 
 
 class XPosEncoding(ScoreEncoding):
-    """Both decays are taken from the first query of the block, so that neither over- nor underflows at any length."""
+    """Queries are taken a few at a time. Against earlier keys both decays are counted from the first of these queries,
+    so that neither exceeds 1; among the few the decay is that of each pair. Positions may jump and restart anywhere.
+    """
+
+    SLICE = 32
+    """Queries at a time: their pairs with each other cost as much memory as they have pairs of dimensions."""
 
     def __init__(self, scheme: XPos, geometry: Geometry) -> None:
         super().__init__()
@@ -49,18 +54,39 @@ class XPosEncoding(ScoreEncoding):
         return positions, cos, sin
 
     def forward(
-        self, query: Tensor, key: Tensor, query_tables: tuple[Tensor, ...], key_tables: tuple[Tensor, ...]
+        self,
+        query: Tensor,
+        key: Tensor,
+        query_tables: tuple[Tensor, ...],
+        key_tables: tuple[Tensor, ...],
+        own: Tensor,
     ) -> Tensor:
-        # Keys after the last query are masked: holding their exponent there keeps them finite.
-        centre, last = (x(query_tables[0], dim=-1, keepdim=True) for x in (torch.amin, torch.amax))
-        rotated_query = self._rotate(query, query_tables, query_tables[0] - centre)
-        rotated_key = self._rotate(key, key_tables, centre - key_tables[0].minimum(last))
-        return rotated_query @ rotated_key.transpose(-1, -2)
+        queries, keys = query_tables[0], key_tables[0]
+        query, key = rotated(query, *query_tables[1:]), rotated(key, *key_tables[1:])
+        parts = []
+        for start in range(0, query.shape[2], self.SLICE):
+            few = slice(start, start + self.SLICE)
+            first = queries[:, start : start + 1]
+            near = query[:, :, few] * self.decay(queries[:, few] - first, query.dtype)
+            far = key * self.decay(first - keys, key.dtype)
+            distances = queries[:, few, None] - keys.index_select(1, own[few])[:, None, :]
+            among = self._among(query[:, :, few], key.index_select(2, own[few]), distances)
+            parts.append((near @ far.transpose(-1, -2)).index_copy(3, own[few], among))
+        return torch.cat(parts, dim=2)
 
-    def _rotate(self, x: Tensor, tables: tuple[Tensor, ...], distance: Tensor) -> Tensor:
-        """`x [B, H, L, D]` rotated, pair i times `zeta_i^(distance / scale_base)`."""
-        exponent = float64_angles(distance, self.log_decay)
-        decay = exponent.exp().to(device=x.device, dtype=self.exact_dtype)
-        cos, sin = ((table * decay).unsqueeze(1).to(x.dtype) for table in tables[1:])
-        first, second = x.chunk(2, dim=-1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    def decay(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
+        """`zeta_i^(distance / scale_base)` for `[B, L]` distances: `[B, 1, L, D]`, 1 for hidden keys (negative)."""
+        half = float64_angles(distances.clamp(min=0), self.log_decay).exp()
+        return torch.cat((half, half), dim=-1).to(device=distances.device, dtype=dtype).unsqueeze(1)
+
+    def _among(self, query: Tensor, key: Tensor, distances: Tensor) -> Tensor:
+        """Scores `[B, H, q, q]` of a few queries with the keys of their own tokens, all rotated, `[B, q, q]` apart."""
+        decay = self.decay(distances.flatten(1), query.dtype).unflatten(2, distances.shape[1:])
+        return (query[:, :, :, None] * key[:, :, None] * decay).sum(-1)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`x [B, H, L, D]` turned by the angles of `cos, sin [B, L, D/2]`."""
+    cos, sin = (table.unsqueeze(1).to(x.dtype) for table in (cos, sin))
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,6 +1,7 @@
 """YaRN: interpolate slow pairs, leave fast ones, a ramp between, and a temperature on the scores.
 
-Peng et al. 2309.00071: equations 17 to 21 (ramp by the number of rotations in the trained length) and 22 (temperature).
+Peng et al. 2309.00071: equations 17 to 21 (ramp between numbers of rotations in the trained length), 22 (temperature).
+The ramp is linear in the index of the pair, as in the published code and in transformers.
 """
 
 import math

@@ -85,6 +85,18 @@ def test_skipped_positions_are_honoured(pair: Any) -> None:
     close(skipped, torch.cat((expected[:, :10], expected[:, 10 + gap :]), dim=1), 1e-5)
 
 
+@pairs(CAUSAL)
+@torch.no_grad()
+def test_jumps_of_any_size_stay_finite(pair: Any) -> None:
+    model, ids = patched(pair), tokens()
+    if hp.scheme_of(model).limit() is not None:
+        return
+    positions = torch.arange(LENGTH)[None] + (torch.arange(LENGTH) >= 10) * 500_000
+    for backend in ("sdpa", "eager"):
+        model.set_attn_implementation(backend)
+        assert model(ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits.isfinite().all()
+
+
 @pytest.mark.parametrize("kind", [k for k in CAUSAL if k != "bert-decoder"])
 def test_an_ambiguous_call_is_refused(kind: str) -> None:
     model, ids = hp.patch(build(kind), hp.ALiBi()), tokens()

@@ -1,11 +1,13 @@
 """Property 1: unpatching is exact; patching again starts from the original."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from pairs import KINDS, build, draw_position_parameters, example, pairs, patched, position_parameters, tokens
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 import hf_posswap as hp
 
@@ -95,3 +97,32 @@ def test_unpatching_a_stock_model_does_nothing() -> None:
     model = build("gpt2")
     before = facts(model)
     assert facts(hp.unpatch(model)) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_edits_of_the_config_outlive_the_patch(kind: str, tmp_path: Path) -> None:
+    """A vocabulary that grew on the patched model is still grown after another patch, saving, and unpatching."""
+    model = hp.patch(build(kind), hp.ALiBi())
+    model.resize_token_embeddings(80)
+    model.config.use_cache = False
+    hp.patch(model, hp.T5Bias())
+    assert (model.config.vocab_size, model.config.use_cache) == (80, False)
+    hp.save(model, tmp_path / "m")
+    auto = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+    assert hp.load(tmp_path / "m", auto_class=auto).config.vocab_size == 80
+    hp.unpatch(model)
+    assert (model.config.vocab_size, model.config.use_cache) == (80, False)
+    assert not hasattr(model.config, "hf_posswap")
+    assert model(tokens()).logits.shape[-1] == 80
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_copy_of_a_shared_config_is_not_touched(kind: str) -> None:
+    """Two models may be built from one config object; patching one leaves the other alone."""
+    first = build(kind)
+    second = type(first)(first.config).eval()
+    ids = tokens()
+    expected = second(ids).logits
+    hp.extend(hp.patch(first, hp.ALiBi()), 256)
+    assert second.config is not first.config
+    assert torch.equal(second(ids).logits, expected)

@@ -1,0 +1,48 @@
+"""The command line `hf-posswap`: results on stdout, everything else on stderr.
+
+Bad input is one line and exit code 2. Each command is a module of its own with `run(args) -> str`, imported when it is
+called: help and usage errors load neither torch nor transformers.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from hf_posswap.cli.arguments import BAD_INPUT, one_line, parse_arguments
+from hf_posswap.errors import PosswapError
+
+INTERRUPTED, NOBODY_READS = 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    try:
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # What is left in the buffer would be written, and fail, once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
+        args = parse_arguments(argv)
+        with contextlib.redirect_stdout(sys.stderr):  # libraries print where results belong
+            result = import_module(f"hf_posswap.cli.{args.command}").run(args)
+    except SystemExit as done:  # argparse, after help or a usage error
+        return int(done.code or 0)
+    except (PosswapError, OSError) as error:
+        return _say(error, BAD_INPUT)
+    print(result)
+    return 0
+
+
+def _say(what: object, code: int) -> int:
+    print("hf-posswap:", one_line(what), file=sys.stderr)
+    return code

@@ -1,0 +1,123 @@
+"""Opening and saving what the commands work on. Code that comes with a checkpoint is never run."""
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer
+from transformers.models.auto import modeling_auto
+from transformers.utils import cached_file
+
+from hf_posswap.errors import CheckpointError, PosswapError
+from hf_posswap.patching import checked_scheme, scheme_in_block, scheme_of
+from hf_posswap.persistence import load, save
+
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
+"""One of them is there when a checkpoint has a tokenizer; transformers makes an empty one up when none is."""
+
+
+@contextlib.contextmanager
+def reading(model: str) -> Iterator[None]:
+    """Whatever other libraries raise over files that they cannot make sense of becomes one error of ours."""
+    try:
+        yield
+    except PosswapError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{model} cannot be read: {error or type(error).__name__}") from error
+
+
+def read_config(model: str) -> Any:
+    """The config of a directory or name on the Hub, its `hf_posswap` block checked.
+
+    Raises:
+        CheckpointError: there is no such model, or the config is broken.
+    """
+    if model.startswith((".", "/", "~")) and not Path(model).is_dir():
+        raise CheckpointError(f"There is no directory {model}.")
+    with reading(model):
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    saved = scheme_in_block(config)
+    if saved is not None:
+        checked_scheme(config, saved)
+    return config
+
+
+def read_model(args: argparse.Namespace, config: Any) -> Any:
+    """The model at `args.model`, with the head that it was saved with or that `args.auto_class` has."""
+    auto_class = fitting_class(config, args.auto_class)
+    with reading(args.model):
+        return load(args.model, auto_class, config=config)
+
+
+def fitting_class(config: Any, name: str | None = None) -> Any:
+    """The Auto class called `name`; without a name the first that builds the architecture that the config names.
+
+    Raises:
+        CheckpointError: there is none for this config.
+    """
+    built = _built_by_auto_classes(type(config))
+    architecture = next(iter(config.architectures or ()), None)
+    fitting = [auto for auto, classes in built.items() if (auto == name if name else architecture in classes)]
+    if not fitting:
+        wanted = f"is called {name}" if name else f"builds {architecture}" if architecture else "was chosen"
+        raise CheckpointError(f"No Auto class for this model {wanted}; --auto-class takes one of: {', '.join(built)}.")
+    return getattr(modeling_auto, fitting[0])
+
+
+def _built_by_auto_classes(config_class: type) -> dict[str, set[str]]:
+    """Auto class to the names of the model classes that it builds from such a config."""
+    built = {}
+    for name, auto_class in vars(modeling_auto).items():
+        mapping = getattr(auto_class, "_model_mapping", None)
+        if name.startswith("AutoModel") and mapping is not None and config_class in mapping:
+            classes = mapping[config_class]
+            classes = classes if isinstance(classes, tuple) else (classes,)
+            built[name] = {cls.__name__.removeprefix("Posswap") for cls in classes}
+    return built
+
+
+def read_tokenizer(model: str) -> Any:
+    """The tokenizer that lies beside a model; None when there is none."""
+    missing_is_none = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    if not any(cached_file(model, name, **missing_is_none) for name in TOKENIZER_FILES):
+        return None
+    with reading(model):
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+
+
+def refuse_out(args: argparse.Namespace) -> None:
+    """What `save` would do too late, or not at all.
+
+    Raises:
+        CheckpointError: OUT is the model itself, is a file, or has something in it already.
+    """
+    out, model = Path(args.out), Path(args.model)
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise CheckpointError(f"{out} is a file; a model is saved into a directory.")
+    if model.exists() and out.samefile(model):
+        raise CheckpointError(f"{out} is the model itself, which is never written over: save to another directory.")
+    if any(out.iterdir()) and not args.overwrite:
+        raise CheckpointError(f"{out} is not empty; --overwrite replaces the model in it and keeps other files.")
+
+
+def write(model: Any, tokenizer: Any, out: str) -> str:
+    """Saves, all or nothing, and says what."""
+    save(model, out, tokenizer=tokenizer)
+    scheme, length = scheme_in_words(scheme_of(model).to_dict()), model.config.max_position_embeddings
+    return f"{out}: {type(model).__name__} with {scheme}, length {length}; loads with {loads_with(model.config)}"
+
+
+def scheme_in_words(scheme: dict[str, Any]) -> str:
+    """Name and fields of a scheme's `to_dict`, those left None not counted."""
+    return " ".join([scheme["name"], *(f"{k}={v}" for k, v in scheme.items() if k != "name" and v is not None)])
+
+
+def loads_with(config: Any) -> str:
+    """Who can load a model that is saved with this config."""
+    native = (getattr(config, "hf_posswap", None) or {}).get("native", True)
+    return "transformers alone" if native else "hf_posswap"
