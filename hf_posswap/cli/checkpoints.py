@@ -11,7 +11,8 @@ from transformers.models.auto import modeling_auto
 from transformers.utils import cached_file
 
 from hf_posswap.errors import CheckpointError, PosswapError
-from hf_posswap.patching import checked_scheme, scheme_in_block, scheme_of
+from hf_posswap.patching import scheme_of
+from hf_posswap.patching.checks import saved_scheme
 from hf_posswap.persistence import load, save
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
@@ -39,9 +40,7 @@ def read_config(model: str) -> Any:
         raise CheckpointError(f"There is no directory {model}.")
     with reading(model):
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-    saved = scheme_in_block(config)
-    if saved is not None:
-        checked_scheme(config, saved)
+    saved_scheme(config)
     return config
 
 

@@ -7,14 +7,8 @@ from torch import nn
 
 from hf_posswap.errors import SchemeError
 from hf_posswap.families import Family, family_of
-from hf_posswap.patching import (
-    _checked,
-    _refuse_wrapped,
-    make,
-    patch_state,
-    replace_scheme,
-    scheme_of,
-)
+from hf_posswap.patching import patch_state, replace_scheme, scheme_of
+from hf_posswap.patching.checks import checked, make, refuse_wrapped
 from hf_posswap.patching.install import encoding_of
 from hf_posswap.schemes import Geometry, Learned, Scheme
 from hf_posswap.schemes.fields import MAX_POSITIONS
@@ -42,11 +36,11 @@ def extend(model: Model, max_length: int, method: str | None = None, *, tokenize
         FamilyError: the model is not supported, or is wrapped.
         SchemeError: no such method for this scheme, or `max_length` is not longer. The model is unchanged.
     """
-    _refuse_wrapped(model)
+    refuse_wrapped(model)
     length = _checked_length(model, max_length)
     family = family_of(model.config)
     scheme = scheme_of(model)
-    _checked(model.config, scheme, allow_unordered=True)
+    checked(model.config, scheme, allow_unordered=True)
     geometry = family.geometry(model.config)
     if isinstance(scheme, Learned):
         _grow_table(model, family, scheme, geometry, length, method, fields)
@@ -111,7 +105,7 @@ def _rescale(
             raise SchemeError("extend() works out the factor from max_length; patch() takes it as a field.")
         fields = {"factor": length / geometry.trained_length, **fields}
     wanted = make(name, **fields)
-    resolved, geometry = _checked(model.config, wanted, allow_unordered=True)
+    resolved, geometry = checked(model.config, wanted, allow_unordered=True)
     replace_scheme(model, family, resolved, geometry, max_length=length)
 
 

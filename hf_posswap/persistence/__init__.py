@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from hf_posswap.errors import CheckpointError
 from hf_posswap.families import family_of
 from hf_posswap.families.configs import NeedsPosswap, register_configs
-from hf_posswap.patching import checked_scheme, contradiction, make, patch, patch_state, saved_scheme
+from hf_posswap.patching import patch, patch_state
+from hf_posswap.patching.checks import checked_scheme, contradiction, make, saved_scheme
 from hf_posswap.patching.install import install
 from hf_posswap.persistence import auto
 from hf_posswap.schemes import Scheme

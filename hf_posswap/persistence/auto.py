@@ -12,7 +12,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from hf_posswap.errors import CheckpointError
 from hf_posswap.families import family_of
 from hf_posswap.families.configs import CONFIG_CLASSES
-from hf_posswap.patching import checked_scheme, patch_state, scheme_in_block
+from hf_posswap.patching import patch_state
+from hf_posswap.patching.checks import checked_scheme, scheme_in_block
 from hf_posswap.patching.forward import ENCODING
 from hf_posswap.patching.install import install, uninstall
 
