@@ -1,0 +1,143 @@
+"""The negative log-likelihood of every token, without the logits of all positions at once."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from hf_posswap.errors import EvaluationError, FamilyError, SchemeError
+from hf_posswap.evaluation.output_head import hidden_states_and_head
+from hf_posswap.patching import scheme_of
+
+CHUNK_ELEMENTS = 2**23
+"""Logits that exist at one time: 32 MiB in float32, and as much again for their softmax."""
+
+CAUSAL_WHEN_DECODER = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} & {*MODEL_FOR_MASKED_LM_MAPPING_NAMES} | {"xlnet"}
+"""Model types that transformers lists as causal although they are so only with `is_decoder=True`; XLNet never is."""
+
+
+def token_nll(model: Any, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """Negative log-likelihood in nats, `[B, L-1]`: entry t is that of token t + 1 given tokens 0 to t.
+
+    One forward pass without cache, dropout or gradients, exact for every class with a causal language modelling head;
+    head and cross-entropy run over chunks of positions, so that the `[B, L, V]` logits never exist. The head runs in
+    the model's dtype, as in the model itself, and its softmax in float32 (float64 for a float64 model).
+
+    `input_ids [B, L]` are token ids; `attention_mask [B, L]` is 1 for tokens and 0 for padding on either side. Where a
+    token or its predecessor is padding, the entry is NaN: take `nanmean()`. The result is float32 (float64) and lies
+    where the model's output embeddings are. The model's training mode is restored.
+
+    Raises:
+        EvaluationError: no causal language model, a head that does more than is known here, ids that are none, or more
+            tokens than the model has positions for.
+    """
+    refuse_non_causal(model)
+    _check_tokens(model, input_ids, attention_mask)
+    refuse_too_long(model, input_ids.shape[1])
+    with evaluating(model):
+        hidden, head = hidden_states_and_head(model, _call(model, input_ids, attention_mask))
+        nll = _by_chunks(hidden[:, :-1], head, input_ids[:, 1:].to(hidden.device))
+    if attention_mask is None:
+        return nll
+    real = attention_mask.to(nll.device) != 0
+    return nll.masked_fill(~(real[:, 1:] & real[:, :-1]), torch.nan)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards every submodule is in the mode that it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def refuse_non_causal(model: Any) -> None:
+    """Raises EvaluationError for models whose prediction at a position sees the tokens after it."""
+    config, name = model.config, type(model).__name__
+    encoder = "MaskedLM" in name or config.is_encoder_decoder or not getattr(config, "is_causal", True)
+    if config.model_type in CAUSAL_WHEN_DECODER and not getattr(config, "is_decoder", False):
+        encoder = True
+    if encoder:
+        raise EvaluationError(
+            f"{name} is no causal language model (what it predicts at a position depends on later tokens, or on an "
+            "encoder), so its tokens have no likelihood given those before them."
+        )
+
+
+def refuse_too_long(model: Any, length: int) -> None:
+    """Raises EvaluationError when the model has a fixed table of fewer than `length` positions."""
+    limit = position_limit(model)
+    if limit is not None and length > limit:
+        raise EvaluationError(
+            f"{length} tokens are more than the {limit} positions that {type(model).__name__} has a table for: shorten "
+            f"the text, or extend(model, {length}) first."
+        )
+
+
+def position_limit(model: Any) -> int | None:
+    """How many positions a model has when they come from a table; None when they come from a formula."""
+    try:
+        return scheme_of(model).limit()
+    except SchemeError:  # a rotary formula of transformers that has no name here
+        return None
+    except FamilyError:
+        tables = [m for name, m in model.named_modules() if re.search(r"wpe|position", name)]
+        rows = [len(t.weight) - _first_row(t) for t in tables if isinstance(t, nn.Embedding)]
+        return min(rows, default=None)
+
+
+def _first_row(table: nn.Embedding) -> int:
+    """The row of position 0: OPT starts at 2, RoBERTa after its padding index."""
+    return getattr(table, "offset", 0 if table.padding_idx is None else table.padding_idx + 1)
+
+
+def _check_tokens(model: Any, input_ids: Tensor, attention_mask: Tensor | None) -> None:
+    if input_ids.dim() != 2 or input_ids.shape[1] < 2 or input_ids.is_floating_point():
+        raise EvaluationError(
+            f"input_ids are whole numbers [batch, length] with a length of at least 2, not {input_ids.dtype} "
+            f"{list(input_ids.shape)}."
+        )
+    if attention_mask is not None and attention_mask.shape != input_ids.shape:
+        raise EvaluationError(
+            f"attention_mask {list(attention_mask.shape)} is not of the shape of input_ids {list(input_ids.shape)}."
+        )
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    if input_ids.min() < 0 or input_ids.max() >= vocabulary:
+        raise EvaluationError(
+            f"Token ids from {int(input_ids.min())} to {int(input_ids.max())} do not fit a vocabulary of {vocabulary}: "
+            "take the model's own tokenizer."
+        )
+
+
+def _call(model: Any, input_ids: Tensor, attention_mask: Tensor | None) -> dict[str, Any]:
+    """Arguments of the forward pass; positions do not count padding, as in `generate`."""
+    call: dict[str, Any] = {"input_ids": input_ids.to(model.device), "use_cache": False}
+    if attention_mask is not None:
+        call["attention_mask"] = attention_mask.to(model.device)
+        if "position_ids" in signature(model.forward).parameters:
+            call["position_ids"] = (call["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
+    return call
+
+
+def _by_chunks(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor) -> Tensor:
+    """Cross-entropy `[B, L]` of `targets [B, L]`, from `hidden [B, L, E]`."""
+    flat_hidden, flat_targets = hidden.flatten(0, 1), targets.flatten()
+    vocabulary = head(flat_hidden[:1]).shape[-1]
+    size = max(1, CHUNK_ELEMENTS // vocabulary)
+    parts = []
+    for start in range(0, len(flat_targets), size):
+        logits = head(flat_hidden[start : start + size])
+        exact = logits if logits.dtype == torch.float64 else logits.float()
+        parts.append(cross_entropy(exact, flat_targets[start : start + size], reduction="none"))
+    return torch.cat(parts).view_as(targets)
