@@ -1,6 +1,6 @@
 """Patched models pass transformers' own tests wherever stock ones do. What ends otherwise is listed with its reason.
 
-Their tests are found through the environment variable TRANSFORMERS_SOURCE, see `transformers_suite`. With `-m ""` they
+Their tests are found through the environment variable TRANSFORMERS_SOURCE, see `host.transformers_suite`. With `-m ""` they
 run on every pair of architecture and scheme below, and on stock models.
 """
 
@@ -11,8 +11,8 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
-import transformers_suite as suite
-from transformers_suite import FAILED, PASSED, SKIPPED
+from host import transformers_suite as suite
+from host.transformers_suite import FAILED, PASSED, SKIPPED
 
 import hf_posswap as hp
 from hf_posswap.schemes import Scheme
