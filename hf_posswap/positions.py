@@ -50,16 +50,32 @@ class PositionContext:
         return tuple(table.index_select(1, slots.clamp(max=last)) for table in self.key_tables)
 
 
+def padding_leads(queries: Tensor, mask: Tensor | None) -> Tensor:
+    """`queries [1 or B, Q]` with the padding before a row's first token at that token's position.
+
+    Nobody attends to padding, but an encoding may measure from the first query.
+    """
+    length = queries.shape[1]
+    if mask is None or mask.ndim != 2 or mask.shape[1] < length:
+        return queries
+    first = mask[:, mask.shape[1] - length :].to(queries.device).long().argmax(dim=1, keepdim=True)
+    queries = queries.expand(len(mask), -1)
+    before = torch.arange(length, device=queries.device) < first
+    return torch.where(before, queries.gather(1, first), queries)
+
+
 def consecutive(length: int, offset: int | Tensor, device: torch.device) -> Tensor:
     """`[1, length]` positions that follow `offset` earlier tokens: what models assume without `position_ids`."""
     return (torch.arange(length, device=device) + offset)[None]
 
 
-def key_positions(cache: Any, offset: int | Tensor, queries: Tensor, mask: Tensor | None) -> Tensor:
+def key_positions(
+    cache: Any, offset: int | Tensor, queries: Tensor, mask: Tensor | None, batch: int | None = None
+) -> Tensor:
     """Positions of the keys in all slots up to the new ones: `[1 or B, slots]`.
 
-    `cache` holds `offset` tokens, `queries [1 or B, Q]` are the positions of the tokens that come now, `mask` is the
-    2D attention mask, if any.
+    `cache` holds `offset` tokens, `queries [1 or B, Q]` are the positions of the tokens that come now in `batch`
+    rows, `mask` is the 2D attention mask, if any.
 
     Raises:
         SchemeError: the cache was filled with another number of rows.
@@ -68,7 +84,7 @@ def key_positions(cache: Any, offset: int | Tensor, queries: Tensor, mask: Tenso
         return queries
     remembered = getattr(cache, REMEMBERED, None)
     if remembered is not None:
-        _refuse_other_rows(remembered, queries)
+        _refuse_other_rows(len(remembered), batch if batch or len(queries) == 1 else len(queries))
     if not isinstance(offset, int):
         return _write_static(cache, remembered, offset, queries)
     if remembered is None or remembered.shape[1] < offset:
@@ -84,11 +100,11 @@ def remember(cache: Any, positions: Tensor) -> None:
         setattr(cache, REMEMBERED, positions.clone())
 
 
-def _refuse_other_rows(remembered: Tensor, queries: Tensor) -> None:
-    if 1 not in (len(remembered), len(queries)) and len(remembered) != len(queries):
+def _refuse_other_rows(remembered: int, rows: int | None) -> None:
+    if rows is not None and 1 != remembered != rows:
         raise SchemeError(
-            f"The cache was filled with {len(remembered)} rows of positions and is continued with {len(queries)}: fill "
-            "it anew after selecting or repeating rows."
+            f"The cache was filled with {remembered} rows of positions and is continued with {rows}: fill it anew "
+            "after selecting or repeating rows."
         )
 
 

@@ -40,7 +40,7 @@ class Arguments:
     eval_tokens: int = field(default=65536, metadata={"help": "about how many held-out tokens every row reads"})
     steps: int = field(default=50, metadata={"help": "fine-tuning steps, at the longest length"})
     lr: float | None = field(default=None, metadata={"help": "of fine-tuning; default: 2e-3, with --model 5e-5"})
-    batch_tokens: int = field(default=4096, metadata={"help": "tokens in a training step"})
+    batch_tokens: int = field(default=2048, metadata={"help": "tokens in a training step"})
     tiny_steps: int = field(default=1200, metadata={"help": "training steps of the tiny model"})
     seed: int = 0
 
@@ -194,6 +194,6 @@ def main(args: Arguments) -> None:
 if __name__ == "__main__":
     try:
         main(*transformers.HfArgumentParser(Arguments).parse_args_into_dataclasses())
-    except (OSError, ValueError) as error:  # PosswapError is a ValueError; transformers raises both when it cannot load
-        print("quickstart:", " ".join(str(error).split()), file=sys.stderr)
-        sys.exit(2)
+    except (OSError, ValueError, KeyboardInterrupt) as error:  # a PosswapError is a ValueError
+        print("quickstart:", " ".join(str(error).split()) or "interrupted", file=sys.stderr)
+        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 2)

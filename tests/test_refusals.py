@@ -223,9 +223,6 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "fully_shard": _fully_sharded,
     "own module": Wrapper,
     "Linear": lambda model: nn.Linear(2, 2),
-    "None": lambda model: None,
-    "path": lambda model: "gpt2",
-    "config": lambda model: model.config,
 }
 
 
@@ -783,12 +780,12 @@ T5_EDITS = {
     "buckets are true": put(BLOCK, "scheme", "num_buckets", value=True),
     "buckets are a fraction": put(BLOCK, "scheme", "num_buckets", value=32.5),
     "buckets and distance contradict": put(BLOCK, "scheme", "max_distance", value=2),
-    "vocab size is missing": drop(BLOCK, "vocab_size"),
-    "vocab size is text": put(BLOCK, "vocab_size", value="many"),
-    "vocab size is a list": put(BLOCK, "vocab_size", value=[64]),
-    "vocab size is null": put(BLOCK, "vocab_size", value=None),
-    "vocab size is 0": put(BLOCK, "vocab_size", value=0),
-    "vocab size is negative": put(BLOCK, "vocab_size", value=-64),
+    "hidden size is missing": drop(BLOCK, "hidden_size"),
+    "hidden size is text": put(BLOCK, "hidden_size", value="many"),
+    "hidden size is a list": put(BLOCK, "hidden_size", value=[64]),
+    "hidden size is null": put(BLOCK, "hidden_size", value=None),
+    "hidden size is 0": put(BLOCK, "hidden_size", value=0),
+    "hidden size is negative": put(BLOCK, "hidden_size", value=-64),
 }
 REMEMBERED_EDITS = {
     **{
@@ -950,7 +947,7 @@ def test_a_model_that_was_built_without_its_scheme_does_not_claim_to_have_it(
 
 def test_making_a_checkpoint_stock_by_hand_does_not_lose_the_scheme(edited: Callable[..., Path]) -> None:
     def pretend(config: dict[str, Any]) -> None:
-        config.update(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=64)
+        config.update(model_type="gpt2", architectures=["GPT2LMHeadModel"], n_embd=32)
 
     with pytest.raises(hp.CheckpointError):
         hp.load(edited("t5", pretend))
@@ -1084,3 +1081,65 @@ def test_checking_changes_nothing(model_type: str) -> None:
             assert model_type == "bert"
     assert_unchanged(model, before)
     assert model.config.to_dict() == config
+
+
+# What is no model, and models patched in part
+
+
+@pytest.mark.parametrize("thing", [None, "gpt2", tiny("gpt2").config], ids=["None", "path", "config"])
+def test_what_is_no_loaded_model_is_refused(thing: Any) -> None:
+    for call in (lambda: hp.patch(thing, "alibi"), lambda: hp.extend(thing, 128), lambda: hp.unpatch(thing)):
+        with pytest.raises(hp.FamilyError, match="A loaded model is needed here"):
+            call()
+    if not hasattr(thing, "model_type"):
+        with pytest.raises(hp.FamilyError, match="load it first"):
+            hp.scheme_of(thing)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert", "llama"])
+def test_a_model_and_its_base_are_not_patched_apart(model_type: str, tmp_path: Path) -> None:
+    model, base_first = tiny(model_type), tiny(model_type)
+    expected = logits(model)
+    hp.patch(model, "alibi")
+    for call in (lambda: hp.unpatch(model.base_model), lambda: hp.patch(model.base_model, "t5")):
+        with pytest.raises(hp.FamilyError, match="not patched together"):
+            call()
+    assert torch.equal(logits(hp.unpatch(model)), expected)
+    hp.patch(base_first.base_model, "alibi")
+    patched = logits(base_first)
+    for call in (
+        lambda: hp.unpatch(base_first),
+        lambda: hp.patch(base_first, "t5"),
+        lambda: hp.extend(base_first, 128),
+    ):
+        with pytest.raises(hp.FamilyError, match="not patched together"):
+            call()
+    with pytest.raises(hp.CheckpointError, match="The base model was patched"):
+        hp.save(base_first, tmp_path / "m")
+    assert torch.equal(logits(base_first), patched)
+    hp.unpatch(base_first.base_model)
+    assert torch.equal(logits(base_first), expected)
+
+
+def test_load_says_how_a_scheme_with_fields_is_given(tmp_path: Path) -> None:
+    tiny("llama").save_pretrained(tmp_path / "m")
+    with pytest.raises(hp.SchemeError, match=r"scheme=YaRN\(factor=4.0\)"):
+        hp.load(tmp_path / "m", scheme="yarn")
+    tiny("bert").save_pretrained(tmp_path / "b")
+    bag = hp.load(tmp_path / "b", auto_class=AutoModelForMaskedLM, scheme="nope", allow_unordered=True)
+    assert hp.scheme_of(bag) == hp.NoPE()
+
+
+def test_saving_keeps_links_and_the_usual_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = hp.patch(tiny("gpt2"), "t5")
+    (tmp_path / "plain").mkdir()
+    hp.save(model, tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    (tmp_path / "link").symlink_to(tmp_path / "plain")
+    hp.save(model, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "plain" / "config.json").exists()
+    monkeypatch.chdir(tmp_path / "plain")
+    hp.save(model, ".")
+    assert torch.equal(logits(hp.load(tmp_path / "plain")), logits(model))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "new", "plain"]

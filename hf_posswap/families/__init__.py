@@ -20,6 +20,8 @@ def family_of(config: Any) -> Family:
         FamilyError: the architecture is not supported.
     """
     model_type = getattr(config, "model_type", None)
+    if model_type is None:
+        raise FamilyError(f"A model or a config is needed here, not {config!r:.60}: load it first.")
     if model_type not in MODEL_TYPES:
         raise FamilyError(f"Models of type {model_type!r} are not supported; these are: {', '.join(MODEL_TYPES)}.")
     return MODEL_TYPES[model_type]

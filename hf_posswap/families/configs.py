@@ -3,7 +3,7 @@
 In memory such a config is the stock one with our block: `model_type` stays "gpt2", so that PEFT, pipelines and
 generation find what they look up, while Auto classes build the patched model from it. Written to disk it is a plain
 stock config, with our block beside, where transformers can express the scheme ("native"). Where it cannot, it has a
-`model_type` of its own and a `vocab_size` that is no number: Auto classes without this package do not know the type,
+`model_type` of its own and a `hidden_size` that is no number: Auto classes without this package do not know the type,
 and a stock class called by name fails in the config's own validation, instead of running with another scheme.
 """
 
@@ -15,6 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, AutoConf
 from hf_posswap.errors import CheckpointError
 from hf_posswap.families import MODEL_TYPES
 from hf_posswap.registration import PREFIX
+from hf_posswap.schemes.fields import MAX_POSITIONS
 
 SENTENCE = "this checkpoint needs the package hf_posswap: import it and load with an Auto class or hf_posswap.load"
 
@@ -37,20 +38,28 @@ class NeedsPosswap:
         names = written.get("architectures") or []
         written["architectures"] = [n if n.startswith("Posswap") else "Posswap" + n for n in names]
         written["model_type"] = PREFIX + self.stock_model_type
-        written["hf_posswap"] = {**written["hf_posswap"], "vocab_size": self.vocab_size}  # type: ignore[attr-defined]
-        written["vocab_size"] = SENTENCE
+        size = self.attribute_map.get("hidden_size", "hidden_size")  # type: ignore[attr-defined]
+        written["hf_posswap"] = {**written["hf_posswap"], "hidden_size": written[size]}
+        written[size] = SENTENCE
         return written
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Reads what `to_diff_dict` wrote."""
-        restored = dict(config_dict)
-        block = restored.get("hf_posswap")
+        """Reads what `to_diff_dict` wrote; what is stock is read as stock.
+
+        Raises:
+            CheckpointError: the block is missing or damaged.
+        """
+        block = config_dict.get("hf_posswap")
+        if block is None and config_dict.get("model_type") == cls.stock_model_type:
+            # PEFT asks the class of a patched model's config to read the checkpoint that the model came from.
+            return CONFIG_MAPPING[cls.stock_model_type].from_dict(config_dict, **kwargs)
         if not isinstance(block, dict) or "version" not in block:
             raise CheckpointError("The config's hf_posswap block is missing, or was edited or damaged.")
-        block = dict(block)
-        if not isinstance(restored.get("vocab_size"), int):
-            restored["vocab_size"] = _checked_vocab_size(block.pop("vocab_size", None))
+        restored, block = dict(config_dict), dict(block)
+        size = cls.attribute_map.get("hidden_size", "hidden_size")  # type: ignore[attr-defined]
+        if not isinstance(restored.get(size), int):
+            restored[size] = _checked_size(block.pop("hidden_size", None))
         restored["hf_posswap"] = block
         names = restored.get("architectures") or []
         restored["architectures"] = [name.removeprefix("Posswap") for name in names]
@@ -59,9 +68,9 @@ class NeedsPosswap:
         return loaded
 
 
-def _checked_vocab_size(size: Any) -> int:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise CheckpointError(f"The config's hf_posswap block has vocab_size={size!r}, no number of tokens.")
+def _checked_size(size: Any) -> int:
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= MAX_POSITIONS:
+        raise CheckpointError(f"The config's hf_posswap block has hidden_size={size!r}, no width of a model.")
     return size
 
 

@@ -10,6 +10,7 @@ from hf_posswap.attention import our_backend
 from hf_posswap.errors import CheckpointError, FamilyError, SchemeError
 from hf_posswap.families import family_of
 from hf_posswap.families.configs import NeedsPosswap
+from hf_posswap.patching.forward import STATE
 from hf_posswap.patching.install import BLOCK_VERSION
 from hf_posswap.schemes import BY_NAME, Geometry, Learned, Scheme, Sinusoidal
 from hf_posswap.schemes.base import make_scheme, scheme_from_dict
@@ -58,16 +59,24 @@ def checked(config: PreTrainedConfig, scheme: Scheme, allow_unordered: bool) -> 
 
 def refuse_wrapped(model: Any) -> None:
     """Raises FamilyError for what is no bare transformers model."""
+    if model is None or isinstance(model, (str, PreTrainedConfig)):
+        raise FamilyError(f"A loaded model is needed here, not {model!r:.60}: load it with from_pretrained first.")
     order = "patch it first, in the order: patch, get_peft_model, torch.compile, DDP or FSDP, optimizer"
     name = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         raise FamilyError(f"{name} is no transformers model, or wraps one; {order}.")
     if name.startswith("FSDP") or getattr(model, "_hf_peft_config_loaded", False):
         raise FamilyError(f"This {name} was sharded or given an adapter already; {order}.")
+    base = model.base_model
+    state = getattr(base, STATE, None)
+    if base.config is not model.config or (state is not None and state.whole != (base is model)):
+        raise FamilyError(
+            f"This {name} and its base model were not patched together: patch and unpatch the same of both."
+        )
     embeddings = model.get_input_embeddings()
     if embeddings.weight.is_meta and hasattr(embeddings, "_hf_hook"):
         raise FamilyError(f"This {name} has its weights offloaded by accelerate: patch it first, then dispatch it.")
-    if any(module._compiled_call_impl is not None for module in (model, getattr(model, "base_model", model))):
+    if any(module._compiled_call_impl is not None for module in (model, base)):
         raise FamilyError(f"This {name} was compiled already; {order}.")
 
 
@@ -133,6 +142,8 @@ def contradiction(model: Any, saved: Scheme) -> str | None:
     if family.input_slot is None:
         says = model.config.rope_parameters
         return None if says == scheme.rope_parameters(geometry) else f"rope_parameters has {says}"
+    if not isinstance(scheme, (Learned, Sinusoidal)):
+        return "the model is a stock one with a learned table"
     table = model.base_model.get_submodule(family.input_slot).weight
     if isinstance(scheme, Learned):
         return None if len(table) == scheme.max_position_embeddings else f"the position table has {len(table)} rows"

@@ -1,5 +1,6 @@
 """extend: a longer context. What that means depends on the scheme the model has."""
 
+import numbers
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -55,8 +56,9 @@ def extend(model: Model, max_length: int, method: str | None = None, *, tokenize
 
 def _checked_length(model: Any, max_length: Any) -> int:
     now = model.config.max_position_embeddings
-    if isinstance(max_length, bool) or not isinstance(max_length, int):
+    if isinstance(max_length, bool) or not isinstance(max_length, numbers.Integral):
         raise SchemeError(f"max_length is a number of positions, not {max_length!r}.")
+    max_length = int(max_length)
     if not now < max_length <= MAX_POSITIONS:
         raise SchemeError(f"max_length={max_length} must be longer than the {now} of now and at most {MAX_POSITIONS}.")
     return max_length

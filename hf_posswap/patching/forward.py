@@ -18,7 +18,7 @@ from hf_posswap.attention import PREFIX, our_backend
 from hf_posswap.errors import SchemeError
 from hf_posswap.families import Family
 from hf_posswap.patching.journal import Journal
-from hf_posswap.positions import PositionContext, consecutive, key_positions, remember
+from hf_posswap.positions import PositionContext, consecutive, key_positions, padding_leads, remember
 from hf_posswap.schemes import Geometry, Scheme
 from hf_posswap.schemes.base import RotaryEncoding
 
@@ -40,6 +40,8 @@ class PatchState:
     reloaded: bool
     """True when the model was loaded as it is: the originals in the journal are not the weights of any model."""
     argument_names: tuple[str, ...]
+    whole: bool
+    """True when the base model itself was patched, with no head around it."""
 
 
 def argument_names(base: nn.Module) -> tuple[str, ...]:
@@ -57,17 +59,19 @@ def before_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     positions = call.get("position_ids")
     if positions is not None and (positions.is_floating_point() or positions.dtype == torch.bool):
         raise SchemeError(f"position_ids are integers, not {positions.dtype}.")
+    # GPT-2 takes [B, choices, L] as well, and flattens it.
+    length = tokens.shape[-1] if call.get("input_ids") is not None else tokens.shape[-2]
     _hold_backend(base, state)
     cache = call.get("past_key_values")
     offset = cache.get_query_offset() if isinstance(cache, Cache) else 0
-    _refuse_ambiguous(base, state, call, tokens.shape[1], cache)
-    _refuse_too_long(state, call, tokens.shape[1], offset)
+    _refuse_ambiguous(base, state, call, length, cache)
+    _refuse_too_long(state, call, length, offset)
     state.family.complete_call(base, call, offset)
     if state.scheme.kind != "input" and hasattr(base, ENCODING):
         positions = call.get("position_ids")
         if positions is None:
-            positions = consecutive(tokens.shape[1], offset, tokens.device)
-        call.update(_told_to_attention(base, state, call, positions, cache, offset))
+            positions = consecutive(length, offset, tokens.device)
+        call.update(_told_to_attention(base, state, call, tokens, positions, cache, offset))
     return (), call
 
 
@@ -91,13 +95,22 @@ def add_to_hidden_states(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _told_to_attention(
-    base: nn.Module, state: PatchState, call: dict[str, Any], positions: Tensor, cache: Any, offset: int | Tensor
+    base: nn.Module,
+    state: PatchState,
+    call: dict[str, Any],
+    tokens: Tensor,
+    positions: Tensor,
+    cache: Any,
+    offset: int | Tensor,
 ) -> dict[str, Any]:
     encoding: Any = getattr(base, ENCODING)
     if isinstance(encoding, RotaryEncoding):
         return {"position_embeddings": encoding.rotation(positions, encoding.anchor.dtype)}
     mask = call.get("attention_mask")
-    keys = key_positions(cache, offset, positions, mask if isinstance(mask, Tensor) else None)
+    mask = mask if isinstance(mask, Tensor) else None
+    positions = padding_leads(positions, mask)
+    batch = tokens.shape[:-1].numel() if call.get("input_ids") is not None else len(tokens)
+    keys = key_positions(cache, offset, positions, mask, batch)
     query_tables = encoding.tables(positions)
     key_tables = query_tables if keys is positions else encoding.tables(keys)
     slots = consecutive(positions.shape[-1], offset, positions.device)[0]

@@ -59,7 +59,7 @@ def install(
         _fill_slots(base, family, scheme, geometry, encoding, journal, like)
         journal.add_hook(base.register_forward_pre_hook(before_forward, with_kwargs=True))
         journal.add_hook(base.register_forward_hook(after_forward, with_kwargs=True))
-        state = PatchState(scheme, geometry, family, journal, reloaded, argument_names(base))
+        state = PatchState(scheme, geometry, family, journal, reloaded, argument_names(base), base is model)
         setattr(base, STATE, state)
         if put_back is None:
             verify(base, family, scheme, geometry, encoding)

@@ -1,14 +1,15 @@
 """load and save: models with their scheme, in safetensors only."""
 
+import errno
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from hf_posswap.errors import CheckpointError
+from hf_posswap.errors import CheckpointError, SchemeError
 from hf_posswap.families import family_of
 from hf_posswap.families.configs import NeedsPosswap, register_configs
 from hf_posswap.patching import patch, patch_state
@@ -26,17 +27,20 @@ def load(
     path_or_name: str | os.PathLike[str],
     auto_class: Any = AutoModelForCausalLM,
     scheme: Scheme | str | None = None,
+    *,
+    allow_unordered: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Loads a model with the scheme it was saved with; with `scheme`, patches it in the same step.
 
+    A scheme with fields is given as an instance: `scheme=YaRN(factor=4.0)`. `allow_unordered` is that of `patch`;
     `kwargs` go to `auto_class.from_pretrained`. Only safetensors are read, never pickles.
 
     Raises:
         CheckpointError: the block in the config is broken or from the future, or contradicts config or weights.
         FamilyError, SchemeError: as `patch`.
     """
-    wanted = None if scheme is None else make(scheme)
+    wanted = None if scheme is None else _wanted(scheme)
     if kwargs.get("use_safetensors") is False:
         raise CheckpointError("Only safetensors are read: a pickle can run code when it is loaded.")
     config = kwargs.pop("config", None)
@@ -51,7 +55,14 @@ def load(
     if saved is not None and patch_state(model) is None:
         _take_over_native(model, saved)
     auto.refuse_missing(model, info)
-    return model if wanted is None else patch(model, wanted)
+    return model if wanted is None else patch(model, wanted, allow_unordered=allow_unordered)
+
+
+def _wanted(scheme: Scheme | str) -> Scheme:
+    try:
+        return make(scheme)
+    except SchemeError as error:
+        raise SchemeError(f"{error} load() takes fields in an instance: scheme=YaRN(factor=4.0).") from error
 
 
 def _take_over_native(model: Any, saved: Scheme) -> None:
@@ -78,13 +89,18 @@ def save(model: Any, path: str | os.PathLike[str], *, tokenizer: Any = None, **k
     stay; weights from an earlier save there do not.
 
     Raises:
-        CheckpointError: `path` is a file, or the directory above it does not exist.
+        CheckpointError: `path` is a file, or the model was patched through its base model.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
+    base = getattr(model, "base_model", model)
+    if patch_state(model) is not None and base.config is not getattr(model, "config", None) and not _is_wrapped(model):
+        raise CheckpointError("The base model was patched, not this model around it: patch the one that is saved.")
     if target.is_file():
         raise CheckpointError(f"{target} is a file; a model is saved into a directory.")
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    # mkdtemp makes it private; a model is as readable as any other directory made here.
+    scratch.chmod(target.stat().st_mode if target.exists() else 0o777 & ~_umask())
     try:
         model.save_pretrained(scratch, **kwargs)
         if tokenizer is not None:
@@ -106,13 +122,44 @@ def _publish(scratch: Path, target: Path) -> None:
             move(old, scratch / old.name)
     # A name of its own beside the target: if neither directory can be moved to where it belongs, both are still there.
     retired = scratch.with_name(scratch.name + "-old")
-    os.replace(target, retired)
+    try:
+        os.replace(target, retired)
+    except OSError as error:
+        if error.errno not in CANNOT_BE_MOVED:
+            raise
+        _publish_files(scratch, target)
+        return
     try:
         os.replace(scratch, target)
     except BaseException:
         os.replace(retired, target)
         raise
     shutil.rmtree(retired, ignore_errors=True)
+
+
+CANNOT_BE_MOVED = (errno.EBUSY, errno.EXDEV, errno.EINVAL)
+"""What moving a directory fails with when it is the working directory or a mount point."""
+
+
+def _publish_files(scratch: Path, target: Path) -> None:
+    """File by file, the config last: until then the former one stands beside the former or the new weights."""
+    fresh = sorted(scratch.iterdir(), key=lambda p: p.name == "config.json")
+    for new in fresh:
+        if not new.is_dir():
+            shutil.move(new, target / new.name)
+    for old in target.iterdir():
+        if _is_weight_file(old.name) and old.name not in {p.name for p in fresh}:
+            old.unlink()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _is_wrapped(model: Any) -> bool:
+    return not isinstance(model, PreTrainedModel)
 
 
 def _is_weight_file(name: str) -> bool:

@@ -92,6 +92,7 @@ def refuse_missing(model: Any, info: dict[str, Any]) -> None:
             f"The checkpoint has {', '.join(sorted(foreign))}, which {state.scheme.name} has not: it was edited."
         )
     slots = [name for name in (ENCODING, state.family.input_slot) if name]
-    missing = [key for key in info["missing_keys"] if any(f"{slot}." in key for slot in slots)]
+    own = dict(model.named_parameters())  # the saved table of a formula is none
+    missing = [key for key in info["missing_keys"] if key in own and any(f"{slot}." in key for slot in slots)]
     if missing:
         raise CheckpointError(f"The checkpoint lacks {', '.join(sorted(missing))}, which {state.scheme.name} needs.")

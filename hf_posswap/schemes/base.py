@@ -11,7 +11,7 @@ one of four kinds, which differ in where position meets the network:
 Shapes: B batch, H query heads, G key/value heads, Q queries, K keys, D head dim, E hidden size, L length.
 """
 
-from abc import ABC, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
@@ -41,8 +41,18 @@ class Geometry:
     initializer_range: float = 0.02
 
 
+class _Checked(ABCMeta):
+    """Calling a scheme class with wrong fields is an error of ours, which says what there is."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        if args:
+            raise SchemeError(f"{cls.__name__} takes its fields by name; they are: {_names(cls) or 'none'}.")
+        _refuse_fields(cls, values)
+        return super().__call__(**values)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Scheme(ABC):
+class Scheme(metaclass=_Checked):
     """A positional scheme: parameters and formula, independent of any model.
 
     A subclass sets the class attributes, declares its fields with `schemes.fields` and implements `build`.
@@ -242,15 +252,22 @@ def make_scheme(name: str, values: Mapping[str, Any], known: Mapping[str, type[S
     """
     if name not in known:
         raise SchemeError(f"There is no scheme {name!r}; there are {', '.join(known)}.")
-    declared = fields(known[name])
+    return known[name](**values)
+
+
+def _refuse_fields(scheme: Any, values: Mapping[str, Any]) -> None:
+    name, declared = scheme.name, fields(scheme)
     unknown = [key for key in values if key not in {f.name for f in declared}]
     if unknown:
-        there_are = ", ".join(f.name for f in declared) or "none"
+        there_are = _names(scheme) or "none"
         raise SchemeError(f"{name} has no field {', '.join(map(repr, unknown))}; its fields are: {there_are}.")
     missing = [f.name for f in declared if _is_required(f) and f.name not in values]
     if missing:
         raise SchemeError(f"{name} needs {', '.join(missing)}, for example {name} with {missing[0]}=4.")
-    return known[name](**values)
+
+
+def _names(scheme: Any) -> str:
+    return ", ".join(f.name for f in fields(scheme))
 
 
 def _is_required(declared: Field) -> bool:

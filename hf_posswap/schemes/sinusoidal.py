@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hf_posswap.errors import SchemeError
 from hf_posswap.schemes.base import Geometry, InputEncoding, Kind, Scheme, float64_angles
@@ -56,11 +56,25 @@ class SinusoidalEncoding(InputEncoding):
         values = torch.stack(halves, dim=-1).flatten(-2) if interleaved else torch.cat(halves, dim=-1)
         return values.to(device=position_ids.device, dtype=self.anchor.dtype)
 
+    def __getattr__(self, name: str) -> Any:
+        """`weight`, for those who look up what `state_dict` names: a loader, or torch's distributed checkpoints."""
+        if name == "weight" and self.__dict__.get("table_length") is not None:
+            return nn.Parameter(self._table(), requires_grad=False)
+        return super().__getattr__(name)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """A loader that assigns `weight` assigns in vain: the formula is the truth."""
+        if name != "weight":
+            super().register_parameter(name, param)
+
+    def _table(self) -> Tensor:
+        assert self.table_length is not None
+        return self(torch.arange(self.table_length, device=self.anchor.device)[None])[0]
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.table_length is not None:
-            positions = torch.arange(self.table_length, device=self.anchor.device)
-            destination[prefix + "weight"] = self(positions[None])[0]
+            destination[prefix + "weight"] = self._table()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         formula_only = {k: v for k, v in state_dict.items() if k != prefix + "weight"}

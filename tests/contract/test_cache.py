@@ -10,6 +10,8 @@ from pairs import CAUSAL, LENGTH, close, pairs, patched, tokens
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
+import hf_posswap as hp
+
 PREFILL = 10
 
 
@@ -113,3 +115,34 @@ def test_a_static_cache_can_be_reset_and_used_again(pair: Any) -> None:
     step_by_step(model, tokens(), cache)
     cache.reset()
     close(step_by_step(model, ids, cache), model(ids, use_cache=False).logits, 1e-5)
+
+
+@pairs(("llama", "gpt2"))
+@torch.no_grad()
+def test_a_prefix_that_nothing_is_remembered_of_with_left_padding(pair: Any) -> None:
+    """As prefix tuning has it: cached keys, then a padded batch without position_ids."""
+    model, prefix, ids = patched(pair), tokens(1, 30), tokens(2, 12)
+    if pair[1].kind in ("input", "rotary"):
+        return  # positions count the padding, as in stock models, and cached keys are rotated already
+    cache = model(prefix.expand(2, -1), use_cache=True).past_key_values
+    vars(cache).pop("hf_posswap_key_positions")
+    alone = model(ids, past_key_values=copy.deepcopy(cache)).logits
+    for pads in (5, 20):
+        row = torch.cat((torch.zeros(2, pads, dtype=torch.long), ids), dim=1)
+        mask = torch.cat((torch.ones(2, 30), torch.zeros(2, pads), torch.ones(2, 12)), dim=1).long()
+        padded = model(row, past_key_values=copy.deepcopy(cache), attention_mask=mask)
+        close(padded.logits[:, pads:], alone, 1e-5)
+
+
+@pairs(("llama", "gpt2"), kind=("bias", "score"))
+@torch.no_grad()
+def test_a_cache_of_selected_rows_is_refused(pair: Any) -> None:
+    model, ids = patched(pair), tokens()
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    call = {"attention_mask": mask[:, :15], "position_ids": positions[:, :15]}
+    cache = model(ids[:, :15], **call).past_key_values
+    cache.batch_select_indices(torch.tensor([1]))
+    with pytest.raises(hp.SchemeError, match="filled with 2 rows of positions and is continued with 1"):
+        model(ids[1:, 15:], past_key_values=cache)

@@ -19,6 +19,7 @@ from pairs import (
     tokens,
 )
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 import hf_posswap as hp
 
@@ -147,7 +148,9 @@ def test_each_kind_compiles_without_a_graph_break(pair: Any) -> None:
 @pairs(tuple(k for k in CAUSAL if k != "bert-decoder"))
 def test_lora_trains_merges_and_comes_back(pair: Any, tmp_path: Any) -> None:
     peft = pytest.importorskip("peft")
-    model, ids = patched(pair), tokens()
+    build(pair[0]).save_pretrained(tmp_path / "base")
+    model, ids = hp.patch(AutoModelForCausalLM.from_pretrained(tmp_path / "base").eval(), example(pair[1])), tokens()
+    draw_position_parameters(model)
     twin = copy.deepcopy(model)
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, task_type="CAUSAL_LM", fan_in_fan_out=pair[0] == "gpt2"))
     optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)
@@ -163,6 +166,16 @@ def test_lora_trains_merges_and_comes_back(pair: Any, tmp_path: Any) -> None:
     merged = adapted.merge_and_unload()
     close(merged(ids).logits, trained, 1e-5)
     assert hp.scheme_of(merged) == hp.scheme_of(patched(pair))
+
+
+@pairs(("gpt2",))
+@torch.no_grad()
+def test_inputs_with_several_choices(pair: Any) -> None:
+    """GPT-2 flattens `[B, choices, L]`."""
+    base, ids = patched(pair).base_model, tokens(6).view(2, 3, -1)
+    flat = base(ids.flatten(0, 1)).last_hidden_state
+    close(base(ids).last_hidden_state.flatten(0, 1), flat, 1e-6)
+    close(base(ids[:, :1]).last_hidden_state[:, 0], base(ids[:, 0]).last_hidden_state, 1e-6)
 
 
 @pairs(("llama", "gpt2", "bert"))
@@ -184,12 +197,14 @@ def test_trainer_and_accelerate_take_it(pair: Any, tmp_path: Any) -> None:
         save_steps=2,
         dataloader_pin_memory=False,
     )
+    twin = copy.deepcopy(model)
     Trainer(model=model, args=arguments, train_dataset=data).train()
+    resumed = Trainer(model=twin, args=arguments, train_dataset=data)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
     assert any(not torch.equal(p, before[n]) for n, p in model.named_parameters())
     if is_patched(model):
         auto = type(model)
-        from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
         auto = AutoModelForMaskedLM if pair[0] == "bert" else AutoModelForCausalLM
         loaded = hp.load(tmp_path / "out" / "checkpoint-2", auto_class=auto).eval()
         ids = tokens()

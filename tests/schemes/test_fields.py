@@ -156,8 +156,10 @@ def test_schemes_are_frozen_and_take_keywords_alone(scheme: type[Scheme]) -> Non
     for name in [f.name for f in dataclasses.fields(scheme)] or ["anything"]:
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(made, name, 5)
-    with pytest.raises(TypeError):
+    with pytest.raises(SchemeError, match="takes its fields by name"):
         scheme(4)  # type: ignore[call-arg]
+    with pytest.raises(SchemeError, match="no field 'no_such_field'; its fields are: "):
+        scheme(**required(scheme), no_such_field=1)
 
 
 def test_equality_is_of_class_and_values() -> None:
