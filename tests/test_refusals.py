@@ -1143,3 +1143,13 @@ def test_saving_keeps_links_and_the_usual_permissions(tmp_path: Path, monkeypatc
     hp.save(model, ".")
     assert torch.equal(logits(hp.load(tmp_path / "plain")), logits(model))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "new", "plain"]
+
+
+def test_saving_an_adapter_beside_a_model_keeps_the_weights(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    hp.save(hp.patch(tiny("llama"), "t5"), tmp_path / "m")
+    weights = (tmp_path / "m" / "model.safetensors").read_bytes()
+    base = hp.load(tmp_path / "m")
+    hp.save(peft.get_peft_model(base, peft.LoraConfig(r=2, task_type="CAUSAL_LM")), tmp_path / "m")
+    assert (tmp_path / "m" / "adapter_model.safetensors").exists()
+    assert (tmp_path / "m" / "model.safetensors").read_bytes() == weights

@@ -117,7 +117,7 @@ def _publish(scratch: Path, target: Path) -> None:
         return
     fresh = {p.name for p in scratch.iterdir()}
     for old in target.iterdir():
-        if old.name not in fresh and not _is_weight_file(old.name):
+        if old.name not in fresh and not _is_replaced(old.name, fresh):
             move = shutil.copytree if old.is_dir() else shutil.copy2
             move(old, scratch / old.name)
     # A name of its own beside the target: if neither directory can be moved to where it belongs, both are still there.
@@ -147,8 +147,9 @@ def _publish_files(scratch: Path, target: Path) -> None:
     for new in fresh:
         if not new.is_dir():
             shutil.move(new, target / new.name)
+    names = {p.name for p in fresh}
     for old in target.iterdir():
-        if _is_weight_file(old.name) and old.name not in {p.name for p in fresh}:
+        if old.name not in names and _is_replaced(old.name, names):
             old.unlink()
 
 
@@ -160,6 +161,11 @@ def _umask() -> int:
 
 def _is_wrapped(model: Any) -> bool:
     return not isinstance(model, PreTrainedModel)
+
+
+def _is_replaced(name: str, fresh: set[str]) -> bool:
+    """Weights give way to weights; beside an adapter, say, they stay."""
+    return _is_weight_file(name) and any(map(_is_weight_file, fresh))
 
 
 def _is_weight_file(name: str) -> bool:
