@@ -44,6 +44,11 @@ class PositionContext:
         )
         return replace(self, query_tables=query, key_tables=key, query_slots=self.query_slots.to(device))
 
+    def last_slots(self, keys: int) -> Tensor:
+        """The slots `[keys]` of the last keys known: where keys lie when no mask of ours says it."""
+        known = self.key_positions.shape[1]
+        return torch.arange(keys, device=self.key_positions.device) + max(known - keys, 0)
+
     def key_tables_at(self, slots: Tensor) -> tuple[Tensor, ...]:
         """The tables of the keys in `slots [K]`; slots that nothing was written to yet repeat the last one."""
         last = self.key_positions.shape[1] - 1

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionMaskInterface
 from transformers.integrations.flex_attention import compile_friendly_flex_attention
@@ -39,10 +38,8 @@ def flex_attention(
     if isinstance(mask, Tensor):
         raise SchemeError("flex_attention with a bias takes no 4D mask; set_attn_implementation('sdpa') or 'eager'.")
     query_positions = context.query_tables[0].expand(query.shape[0], -1)
-    keys = key.shape[2]
-    known = context.key_positions.shape[1]
-    slots = torch.arange(keys, device=query.device) + max(known - keys, 0)
-    key_positions = context.key_tables_at(slots)[0].expand(query.shape[0], -1)
+    key_tables = context.key_tables_at(context.last_slots(key.shape[2]))
+    key_positions = key_tables[0].expand(query.shape[0], -1)
 
     def add_bias(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return score + encoding.bias(query_positions[batch, q] - key_positions[batch, k], head)

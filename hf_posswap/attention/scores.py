@@ -74,7 +74,7 @@ def blocks(
     total, keys = query.shape[2], key.shape[2]
     rows = query.shape[0] * query.shape[1] * keys
     size = size or max(SMALLEST_BLOCK, BLOCK_ELEMENTS // max(rows, 1))
-    slots = mask.key_slots if isinstance(mask, BlockwiseMask) else _slots(context, keys)
+    slots = mask.key_slots if isinstance(mask, BlockwiseMask) else context.last_slots(keys)
     key_tables = context.key_tables_at(slots)
     for start in range(0, total, size):
         stop = min(start + size, total)
@@ -90,12 +90,6 @@ def blocks(
             own=context.query_slots[start:stop] - slots[0],
             encoding=context.encoding,
         )
-
-
-def _slots(context: PositionContext, keys: int) -> Tensor:
-    """Slots of the keys when the caller brought a mask of its own: the last ones of those known."""
-    known = context.key_positions.shape[1]
-    return torch.arange(keys, device=context.key_positions.device) + max(known - keys, 0)
 
 
 def explicit(block: Block, scaling: float, dropout_p: float, training: bool) -> tuple[Tensor, Tensor]:

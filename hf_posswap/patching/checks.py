@@ -115,12 +115,17 @@ def saved_scheme(config: Any) -> Scheme | None:
         return None
     scheme, geometry = checked_scheme(config, saved)
     differs = None if isinstance(config, NeedsPosswap) else _contradiction_in_config(config, scheme, geometry)
+    refuse_contradiction(saved, differs)
+    return saved
+
+
+def refuse_contradiction(saved: Scheme, differs: str | None) -> None:
+    """Raises CheckpointError when something `differs` from what the block says."""
     if differs is not None:
         raise CheckpointError(
             f"The checkpoint says two things: its hf_posswap block has {saved}, but {differs}. Remove the block from "
             "config.json to load it as it stands, or save the model again."
         )
-    return saved
 
 
 def _contradiction_in_config(config: Any, scheme: Scheme, geometry: Geometry) -> str | None:
@@ -139,11 +144,9 @@ def contradiction(model: Any, saved: Scheme) -> str | None:
     """How a stock model, loaded from a plain checkpoint of ours, differs from its block; None if it agrees."""
     family = family_of(model.config)
     scheme, geometry = checked_scheme(model.config, saved)
-    if family.input_slot is None:
-        says = model.config.rope_parameters
-        return None if says == scheme.rope_parameters(geometry) else f"rope_parameters has {says}"
-    if not isinstance(scheme, (Learned, Sinusoidal)):
-        return "the model is a stock one with a learned table"
+    in_config = _contradiction_in_config(model.config, scheme, geometry)
+    if in_config is not None or family.input_slot is None:
+        return in_config
     table = model.base_model.get_submodule(family.input_slot).weight
     if isinstance(scheme, Learned):
         return None if len(table) == scheme.max_position_embeddings else f"the position table has {len(table)} rows"

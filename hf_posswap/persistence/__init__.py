@@ -13,7 +13,7 @@ from hf_posswap.errors import CheckpointError, SchemeError
 from hf_posswap.families import family_of
 from hf_posswap.families.configs import NeedsPosswap, register_configs
 from hf_posswap.patching import patch, patch_state
-from hf_posswap.patching.checks import checked_scheme, contradiction, make, saved_scheme
+from hf_posswap.patching.checks import checked_scheme, contradiction, make, refuse_contradiction, saved_scheme
 from hf_posswap.patching.install import install
 from hf_posswap.persistence import auto
 from hf_posswap.schemes import Scheme
@@ -67,12 +67,7 @@ def _wanted(scheme: Scheme | str) -> Scheme:
 
 def _take_over_native(model: Any, saved: Scheme) -> None:
     """A plain checkpoint of ours was loaded as a stock model: puts our module in, after checking that they agree."""
-    differs = contradiction(model, saved)
-    if differs is not None:
-        raise CheckpointError(
-            f"The checkpoint says two things: its hf_posswap block has {saved}, but {differs}. Remove the block from "
-            "config.json to load it as it stands, or save the model again."
-        )
+    refuse_contradiction(saved, contradiction(model, saved))
     family = family_of(model.config)
     scheme, geometry = checked_scheme(model.config, saved)
     encoding = scheme.build(geometry)
