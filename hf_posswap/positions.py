@@ -4,7 +4,7 @@ Rotated keys carry their position inside the cache. Biases and scores do not, so
 remembered on the cache object itself: it is copied, deep-copied and passed around together with the keys.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,13 +16,23 @@ REMEMBERED = "hf_posswap_key_positions"
 """Name of the attribute on a cache: positions of the keys in its slots, `[1 or B, slots]`."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """Queries `start` to `stop` of a call, during which every row stays in one segment: `segments`, one a row."""
+
+    start: int
+    stop: int
+    segments: tuple[int, ...]
+
+
 @dataclass
 class PositionContext:
     """What attention is told once per forward pass, the same for all layers.
 
     `encoding` computes a bias or scores from `query_tables` (`[1 or B, Q, ...]`) and `key_tables`
     (`[1 or B, slots, ...]`, a row per slot of the cache). `query_slots [Q]` are the slots of the queries' own keys.
-    `causal`: no query sees a key in a later slot.
+    `causal`: no query sees a key in a later slot. `query_scale [1 or B, Q]`: a factor on queries. `growing`: keys are
+    appended to what the cache holds, not written into slots of it. `runs` and `rotated_keys` serve rotation by segment.
     """
 
     encoding: nn.Module
@@ -30,6 +40,11 @@ class PositionContext:
     key_tables: tuple[Tensor, ...]
     query_slots: Tensor
     causal: bool
+    query_scale: Tensor | None = None
+    growing: bool = True
+    runs: tuple[Run, ...] | None = None
+    rotated_keys: Any = None
+    angles: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def key_positions(self) -> Tensor:
@@ -42,7 +57,9 @@ class PositionContext:
             tuple(t.to(device, non_blocking=non_blocking) for t in tables)
             for tables in (self.query_tables, self.key_tables)
         )
-        return replace(self, query_tables=query, key_tables=key, query_slots=self.query_slots.to(device))
+        scale = None if self.query_scale is None else self.query_scale.to(device)
+        slots = self.query_slots.to(device)
+        return replace(self, query_tables=query, key_tables=key, query_slots=slots, query_scale=scale)
 
     def last_slots(self, keys: int) -> Tensor:
         """The slots `[keys]` of the last keys known: where keys lie when no mask of ours says it."""
@@ -67,6 +84,17 @@ def padding_leads(queries: Tensor, mask: Tensor | None) -> Tensor:
     queries = queries.expand(len(mask), -1)
     before = torch.arange(length, device=queries.device) < first
     return torch.where(before, queries.gather(1, first), queries)
+
+
+def tokens_of_rows(queries: Tensor, mask: Tensor | None) -> Tensor:
+    """`[1 or B, 1 or Q]`: how many tokens each query may read in a row that is read in both directions."""
+    if mask is None:
+        return torch.full((1, 1), queries.shape[1], device=queries.device)
+    if mask.ndim == 2:
+        return mask.to(queries.device).long().sum(dim=1, keepdim=True)
+    # A mask of the caller's own `[B, 1, Q, K]`, of booleans or of what is added to scores: packed sequences, say.
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return seen.to(queries.device)[:, 0].sum(dim=-1)
 
 
 def consecutive(length: int, offset: int | Tensor, device: torch.device) -> Tensor:

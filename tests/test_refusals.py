@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from pairs import example
 from safetensors.torch import load_file, save_file
 from tiny import MODEL_TYPES, tiny, tiny_config
 from torch import nn
@@ -81,7 +82,7 @@ def assert_unchanged(model: Any, before: dict[str, Any]) -> None:
 
 def required(scheme: type[hp.Scheme]) -> dict[str, Any]:
     """Values for the fields that have no default."""
-    return {f.name: 4.0 for f in fields(scheme) if f.default is MISSING}
+    return {f.name: getattr(example(scheme), f.name) for f in fields(scheme) if f.default is MISSING}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -268,7 +269,7 @@ def test_features_that_no_scheme_fits(
 ) -> None:
     model = tiny(model_type, **overrides)
     keys, config = list(model.state_dict()), model.config
-    wanted = scheme(**required(scheme))
+    wanted = example(scheme)
     with pytest.raises(hp.FamilyError, match=says):
         hp.patch(model, wanted)
     with pytest.raises(hp.FamilyError, match=says):
@@ -390,7 +391,7 @@ def test_inputs_beyond_a_learned_table(model_type: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 def test_position_ids_are_integers(scheme: type[hp.Scheme]) -> None:
-    model = hp.patch(tiny("llama" if scheme is hp.Learned else "gpt2"), scheme(**required(scheme)))
+    model = hp.patch(tiny("llama" if scheme is hp.Learned else "gpt2"), example(scheme))
     with pytest.raises(hp.SchemeError, match=r"position_ids.*torch\.float32"):
         model(INPUTS, position_ids=torch.arange(24.0)[None], attention_mask=torch.ones_like(INPUTS))
 
@@ -407,8 +408,8 @@ def test_position_ids_are_integers(scheme: type[hp.Scheme]) -> None:
         ("gpt2", None, {}, "a number of positions"),
         ("gpt2", 128, {"method": "yarn"}, "interpolate, tile, repeat_last"),
         ("bert", 128, {"method": 3}, "interpolate, tile, repeat_last"),
-        ("gpt2", 128, {"factor": 2}, "takes no fields"),
-        ("llama", 128, {"method": "tile"}, "yarn, linear, ntk, theta"),
+        ("gpt2", 128, {"factor": 2}, "interpolate has no field 'factor'"),
+        ("llama", 128, {"method": "tile"}, "yarn, linear, ntk, dynamic, .*, theta"),
         ("llama", 128, {"method": "theta"}, "rope_theta"),
         ("llama", 128, {"method": "theta", "rope_theta": 1e5, "beta_fast": 2}, "rope_theta"),
         ("llama", 128, {"method": "theta", "rope_theta": 0.5}, "rope_theta=0.5 is not"),
@@ -517,7 +518,7 @@ def test_after_a_failed_patch_the_next_one_works(
 ) -> None:
     """As on a model that nothing ever failed on."""
     failed, model = STARTS[start](), STARTS[start]()
-    wanted = scheme(**required(scheme))
+    wanted = example(scheme)
     try:
         hp.check(model, wanted)
     except hp.SchemeError:
@@ -894,7 +895,7 @@ def test_a_table_that_is_no_longer_the_formulas_is_refused(checkpoints: dict[str
 
 LOST = {
     "t5": "transformer.position_encoding.relative_attention_bias",
-    "learned": "model.position_encoding.weight",
+    "learned": "model.position_input.weight",
     "table": "transformer.wpe.weight",
 }
 
@@ -1074,7 +1075,7 @@ def test_checking_changes_nothing(model_type: str) -> None:
     model = tiny(model_type)
     before, config = snapshot(model), copy.deepcopy(model.config.to_dict())
     for scheme in SCHEMES:
-        wanted = scheme(**required(scheme))
+        wanted = example(scheme)
         try:
             hp.check(model, wanted)
         except hp.SchemeError:

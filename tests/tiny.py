@@ -19,6 +19,14 @@ VOCAB, LENGTH, HIDDEN, LAYERS, HEADS, KV_HEADS = 64, 64, 32, 2, 4, 2
 
 MODEL_TYPES = ("gpt2", "bert", "llama", "mistral", "qwen2")
 
+OWN_SHAPE: dict[str, dict[str, Any]] = {
+    "qwen3": {"head_dim": 8},
+    "smollm3": {"no_rope_layers": [1, 0]},
+    "phi3": {"original_max_position_embeddings": LENGTH},
+    "glm": {"head_dim": 16},  # half of a head turns: as many pairs as elsewhere
+}
+"""What a model type needs to be as small as the others, or to show what is its own."""
+
 HEAD_CLASSES: dict[str, Any] = {
     "lm": AutoModelForCausalLM,
     "base": AutoModel,
@@ -40,7 +48,7 @@ def tiny_config(model_type: str, **overrides: Any) -> Any:
     if model_type not in ("gpt2", "bert"):
         shape |= {"num_key_value_heads": KV_HEADS}
     tokens = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    return AutoConfig.for_model(model_type, **{**shape, **tokens, **overrides})
+    return AutoConfig.for_model(model_type, **{**shape, **tokens, **OWN_SHAPE.get(model_type, {}), **overrides})
 
 
 def tiny(model_type: str, head: str = "lm", *, seed: int = 0, std: float = 0.2, **overrides: Any) -> PreTrainedModel:

@@ -19,9 +19,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from hf_posswap.attention.flex import flex_attention, flex_mask
 from hf_posswap.attention.masks import BlockwiseMask, blockwise_mask
-from hf_posswap.attention.scores import attend, blocks, explicit, recomputed
+from hf_posswap.attention.scores import attend, blocks, explicit, for_every_head, recomputed
+from hf_posswap.attention.segments import turned_blocks
 from hf_posswap.errors import SchemeError
 from hf_posswap.positions import PositionContext
+from hf_posswap.schemes.layered import PerLayer
 
 PREFIX = "hf_posswap_"
 BACKENDS = {"bias": ("eager", "sdpa", "flex_attention"), "score": ("eager", "sdpa")}
@@ -57,15 +59,19 @@ def eager(
     attention_mask: BlockwiseMask | Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    position_context: PositionContext | None = None,
+    position_context: PositionContext | PerLayer | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     """transformers' attention interface: output `[B, Q, H, D]` and weights `[B, H, Q, K]`."""
     query, key, value, scale, context = _prepare(module, query, key, value, scaling, position_context)
-    # One block with all keys: the caller may want the whole matrix of weights.
-    whole = replace(context, causal=False)
-    (block,) = blocks(query, key, value, attention_mask, whole, size=query.shape[2])
-    output, weights = explicit(block, scale, dropout, module.training)
+    if context.runs is not None:
+        whole = list(turned_blocks(module.layer_idx, query, key, value, attention_mask, context, whole=True))
+    else:
+        # One block with all keys: the caller may want the whole matrix of weights.
+        key, value = for_every_head(query, key, value)
+        whole = list(blocks(query, key, value, attention_mask, replace(context, causal=False), size=query.shape[2]))
+    parts = [explicit(block, scale, dropout, module.training) for block in whole]
+    output, weights = (torch.cat(part, dim=2) for part in zip(*parts, strict=True))
     return output.transpose(1, 2).contiguous(), weights
 
 
@@ -77,12 +83,15 @@ def sdpa(
     attention_mask: BlockwiseMask | Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    position_context: PositionContext | None = None,
+    position_context: PositionContext | PerLayer | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: output `[B, Q, H, D]`, no weights."""
     query, key, value, scale, context = _prepare(module, query, key, value, scaling, position_context)
-    cut = list(blocks(query, key, value, attention_mask, context))
+    if context.runs is not None:
+        cut = list(turned_blocks(module.layer_idx, query, key, value, attention_mask, context))
+    else:
+        cut = list(blocks(query, key, value, attention_mask, context))
     # The scores of one block may stay for the backward pass, those of many would add up to all of them.
     one = recomputed if len(cut) > 1 and torch.is_grad_enabled() else attend
     parts = [one(block, scale, dropout, module.training) for block in cut]
@@ -97,14 +106,14 @@ def flex(
     attention_mask: Any,
     dropout: float = 0.0,
     scaling: float | None = None,
-    position_context: PositionContext | None = None,
+    position_context: PositionContext | PerLayer | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: output `[B, Q, H, D]`, no weights."""
     if dropout > 0:
         raise SchemeError("flex_attention has no attention dropout; model.eval(), or set it to 0 in the config.")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    output = flex_attention(module, query, key, value, attention_mask, _given(position_context), scale)
+    query, key, value, scale, context = _prepare(module, query, key, value, scaling, position_context)
+    output = flex_attention(module, query, key, value, attention_mask, context, scale)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -114,22 +123,18 @@ def _prepare(
     key: Tensor,
     value: Tensor,
     scaling: float | None,
-    context: PositionContext | None,
+    given: "PositionContext | PerLayer | None",
 ) -> tuple[Tensor, Tensor, Tensor, float, PositionContext]:
-    """Key and value heads repeated for their query heads; the default scaling filled in."""
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-    return query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, _given(context)
-
-
-def _given(context: PositionContext | None) -> PositionContext:
-    if context is None:
+    """The layer's own context, its scale applied to the queries, and the default scaling filled in."""
+    if given is None:
         raise SchemeError(
             "Attention was reached without positions: call the model that was patched, not a layer of it, and leave "
             "config._attn_implementation of unpatched models to transformers' own names."
         )
-    return context
+    context = given.of(module.layer_idx) if isinstance(given, PerLayer) else given  # type: ignore[arg-type]
+    if context.query_scale is not None:
+        query = (query * context.query_scale[:, None, :, None]).to(query.dtype)
+    return query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, context
 
 
 AttentionInterface.register(PREFIX + "eager", eager)

@@ -8,7 +8,7 @@ from transformers.integrations.flex_attention import compile_friendly_flex_atten
 
 from hf_posswap.errors import SchemeError
 from hf_posswap.positions import PositionContext
-from hf_posswap.schemes.base import DistanceBias
+from hf_posswap.schemes.base import DistanceBias, NoBias
 
 STOCK_MASK = AttentionMaskInterface()["flex_attention"]
 
@@ -33,7 +33,7 @@ def flex_attention(
         SchemeError: the encoding is no function of distance, or the caller brought a dense mask of its own.
     """
     encoding = context.encoding
-    if not isinstance(encoding, DistanceBias):
+    if not isinstance(encoding, (DistanceBias, NoBias)):
         raise SchemeError("flex_attention carries biases of distance only; set_attn_implementation('sdpa') or 'eager'.")
     if isinstance(mask, Tensor):
         raise SchemeError("flex_attention with a bias takes no 4D mask; set_attn_implementation('sdpa') or 'eager'.")
@@ -42,6 +42,7 @@ def flex_attention(
     key_positions = key_tables[0].expand(query.shape[0], -1)
 
     def add_bias(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        assert isinstance(encoding, DistanceBias)
         return score + encoding.bias(query_positions[batch, q] - key_positions[batch, k], head)
 
     return compile_friendly_flex_attention(
@@ -49,7 +50,7 @@ def flex_attention(
         key,
         value,
         training=module.training,
-        score_mod=add_bias,
+        score_mod=None if isinstance(encoding, NoBias) else add_bias,
         block_mask=mask,
         enable_gqa=query.shape[1] != key.shape[1],
         scale=scaling,

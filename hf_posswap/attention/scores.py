@@ -1,7 +1,7 @@
 """Attention with a bias or with scores of its own, in blocks of queries: memory grows with L, not with L^2."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hf_posswap.attention.masks import BlockwiseMask
 from hf_posswap.positions import PositionContext
-from hf_posswap.schemes.base import ScoreEncoding
+from hf_posswap.schemes.base import NoBias, ScoreEncoding
 
 BLOCK_ELEMENTS = 2**24
 """Elements of one block of scores over all heads and rows: 64 MiB in float32."""
@@ -21,7 +21,7 @@ SMALLEST_BLOCK = 16
 
 @dataclass
 class Block:
-    """A block of queries with the keys that it can see."""
+    """A block of queries `[B, H, q, D]` with the keys and values `[B, H or G, K, D]` that it can see."""
 
     query: Tensor
     key: Tensor
@@ -34,8 +34,13 @@ class Block:
     """Which of the keys belongs to each query's own token, `[q]`."""
     encoding: nn.Module
 
+    @property
+    def unmasked(self) -> bool:
+        """Whether nothing is added to the scores."""
+        return self.mask is None and isinstance(self.encoding, NoBias)
+
     def biased(self) -> Tensor:
-        """The bias `[B or 1, H, q, K]`, the lowest number where a key is hidden.
+        """The bias `[B or 1, H or 1, q, K]`, the lowest number where a key is hidden.
 
         Not minus infinity: a padding query that sees nothing must come out finite, or its NaN reaches the others
         through the next layer's values.
@@ -69,25 +74,32 @@ def blocks(
     mask: BlockwiseMask | Tensor | None,
     context: PositionContext,
     size: int | None = None,
+    first: int = 0,
 ) -> Iterator[Block]:
-    """Cuts `query [B, H, Q, D]` into blocks of `size`, by default as many as fit in `BLOCK_ELEMENTS`."""
+    """Cuts `query [B, H, Q, D]` into blocks of `size`, by default as many as fit in `BLOCK_ELEMENTS`.
+
+    `first` is the place of these queries among those of the whole call. A single query shares keys between heads.
+    """
     total, keys = query.shape[2], key.shape[2]
+    if total > 1:
+        key, value = for_every_head(query, key, value)
     rows = query.shape[0] * query.shape[1] * keys
     size = size or max(SMALLEST_BLOCK, BLOCK_ELEMENTS // max(rows, 1))
     slots = mask.key_slots if isinstance(mask, BlockwiseMask) else context.last_slots(keys)
     key_tables = context.key_tables_at(slots)
     for start in range(0, total, size):
         stop = min(start + size, total)
-        visible = mask.keys_for(stop, keys) if context.causal and isinstance(mask, BlockwiseMask) else keys
+        begin, end = first + start, first + stop
+        visible = mask.keys_for(end, keys) if context.causal and isinstance(mask, BlockwiseMask) else keys
         yield Block(
             query=query[:, :, start:stop],
             key=key[:, :, :visible],
             value=value[:, :, :visible],
             mask=mask,
-            start=start,
-            query_tables=tuple(t[:, start:stop] for t in context.query_tables),
+            start=begin,
+            query_tables=tuple(t[:, begin:end] for t in context.query_tables),
             key_tables=tuple(t[:, :visible] for t in key_tables),
-            own=context.query_slots[start:stop] - slots[0],
+            own=context.query_slots[begin:end] - slots[0],
             encoding=context.encoding,
         )
 
@@ -101,16 +113,34 @@ def explicit(block: Block, scaling: float, dropout_p: float, training: bool) -> 
 
 def fused(block: Block, scaling: float, dropout_p: float) -> Tensor:
     """The same through torch's kernel, with the bias as an additive mask."""
-    return scaled_dot_product_attention(
-        block.query, block.key, block.value, attn_mask=block.biased(), dropout_p=dropout_p, scale=scaling
+    query, bias = block.query, None if block.unmasked else block.biased()
+    if isinstance(block.encoding, NoBias) and bias is not None:
+        bias = bias.to(query.dtype)
+    heads, shared = query.shape[1], block.key.shape[1]
+    if heads != shared:
+        # One query: the heads that share a key head take the place of queries, and no key is copied.
+        query = query.reshape(query.shape[0], shared, heads // shared, query.shape[3])
+        bias = (
+            bias.reshape(bias.shape[0], shared, heads // shared, -1) if bias is not None and bias.shape[1] > 1 else bias
+        )
+    output = scaled_dot_product_attention(
+        query, block.key, block.value, attn_mask=bias, dropout_p=dropout_p, scale=scaling
     )
+    return output.reshape(block.query.shape)
 
 
 def attend(block: Block, scaling: float, dropout_p: float, training: bool) -> Tensor:
     """Output `[B, H, q, D]` by torch's kernel where it is exact, else by writing the scores out."""
     if can_fuse(block):
         return fused(block, scaling, dropout_p)
-    return explicit(block, scaling, dropout_p, training)[0]
+    key, value = for_every_head(block.query, block.key, block.value)
+    return explicit(replace(block, key=key, value=value), scaling, dropout_p, training)[0]
+
+
+def for_every_head(query: Tensor, *shared: Tensor) -> tuple[Tensor, ...]:
+    """Keys and values repeated for the query heads that share them: `[B, G, K, D] -> [B, H, K, D]`."""
+    groups = query.shape[1] // shared[0].shape[1]
+    return shared if groups == 1 else tuple(x.repeat_interleave(groups, dim=1) for x in shared)
 
 
 def recomputed(block: Block, scaling: float, dropout_p: float, training: bool) -> Tensor:
@@ -125,6 +155,8 @@ def can_fuse(block: Block) -> bool:
     """
     if isinstance(block.encoding, ScoreEncoding):
         return False
+    if isinstance(block.encoding, NoBias):
+        return True
     exact = getattr(block.encoding, "exact_dtype", torch.float32)
     if block.query.dtype == exact:
         return True

@@ -26,6 +26,8 @@ class Family(ABC):
     rotary_slot: ClassVar[str | None] = None
     layers: ClassVar[str]
     attention: ClassVar[str]
+    native_fields: ClassVar[tuple[str, ...]] = ()
+    """What `write_native` writes, where it writes more than the length of a table."""
     guesses_packing: ClassVar[bool] = False
     """transformers takes jumps in `position_ids` for borders between packed documents, when mask and cache allow it."""
 

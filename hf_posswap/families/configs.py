@@ -7,6 +7,7 @@ stock config, with our block beside, where transformers can express the scheme (
 and a stock class called by name fails in the config's own validation, instead of running with another scheme.
 """
 
+import warnings
 from typing import Any
 
 from transformers.configuration_utils import PreTrainedConfig
@@ -15,6 +16,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, AutoConf
 from hf_posswap.errors import CheckpointError
 from hf_posswap.families import MODEL_TYPES
 from hf_posswap.registration import PREFIX
+from hf_posswap.schemes import BY_NAME
+from hf_posswap.schemes.base import scheme_from_dict
 from hf_posswap.schemes.fields import MAX_POSITIONS
 
 SENTENCE = "this checkpoint needs the package hf_posswap: import it and load with an Auto class or hf_posswap.load"
@@ -24,6 +27,8 @@ class NeedsPosswap:
     """Mixed into the stock config class of each model type."""
 
     stock_model_type: str
+    attribute_map: dict[str, str]
+    hf_posswap: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """The stock fields under the stock type: what libraries look at in memory."""
@@ -33,15 +38,29 @@ class NeedsPosswap:
         """What is written to disk."""
         written = super().to_diff_dict()  # type: ignore[misc]
         written["model_type"] = self.stock_model_type
-        if written["hf_posswap"].get("native"):
+        block = written["hf_posswap"]
+        if block.get("native"):
+            if block.get("stock_length"):
+                # The patched model's own length, because stock readers look for another one in its place.
+                length = self.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+                written["hf_posswap"] = {**block, "max_position_embeddings": written[length]}
+                written[length] = block["stock_length"]
             return written
         names = written.get("architectures") or []
         written["architectures"] = [n if n.startswith("Posswap") else "Posswap" + n for n in names]
         written["model_type"] = PREFIX + self.stock_model_type
-        size = self.attribute_map.get("hidden_size", "hidden_size")  # type: ignore[attr-defined]
+        size = self.attribute_map.get("hidden_size", "hidden_size")
         written["hf_posswap"] = {**written["hf_posswap"], "hidden_size": written[size]}
         written[size] = SENTENCE
         return written
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As stock, with a word where stock transformers will run the checkpoint otherwise."""
+        block = self.hf_posswap
+        scheme = scheme_from_dict(block["scheme"], BY_NAME)
+        if block.get("native") and scheme.stock_differs is not None:
+            warnings.warn(f"{scheme.name} is saved as a plain checkpoint: {scheme.stock_differs}.", stacklevel=2)
+        super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -57,9 +76,12 @@ class NeedsPosswap:
         if not isinstance(block, dict) or "version" not in block:
             raise CheckpointError("The config's hf_posswap block is missing, or was edited or damaged.")
         restored, block = dict(config_dict), dict(block)
-        size = cls.attribute_map.get("hidden_size", "hidden_size")  # type: ignore[attr-defined]
+        size = cls.attribute_map.get("hidden_size", "hidden_size")
         if not isinstance(restored.get(size), int):
             restored[size] = _checked_size(block.pop("hidden_size", None))
+        if "max_position_embeddings" in block:
+            length = cls.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+            restored[length] = block.pop("max_position_embeddings")
         restored["hf_posswap"] = block
         names = restored.get("architectures") or []
         restored["architectures"] = [name.removeprefix("Posswap") for name in names]

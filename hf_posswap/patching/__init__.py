@@ -16,7 +16,7 @@ from hf_posswap.patching.checks import (
     scheme_in_block,
 )
 from hf_posswap.patching.forward import STATE, PatchState
-from hf_posswap.patching.install import encoding_of, install, uninstall
+from hf_posswap.patching.install import encodings_of, install, uninstall
 from hf_posswap.schemes import Geometry, Scheme
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -106,7 +106,7 @@ def replace_scheme(model: Any, family: Family, scheme: Scheme, geometry: Geometr
     if state is None:
         install(model, family, scheme, geometry, **options)
         return
-    former = encoding_of(_base(model), state)
+    former = encodings_of(_base(model), state)
     config = model.config
     uninstall(model)
     if not state.reloaded and not options and current_scheme(model) == scheme:
@@ -114,7 +114,7 @@ def replace_scheme(model: Any, family: Family, scheme: Scheme, geometry: Geometr
     try:
         install(model, family, scheme, geometry, reloaded=state.reloaded, **options)
     except BaseException:
-        install(model, family, state.scheme, state.geometry, encoding=former, reloaded=state.reloaded, put_back=config)
+        install(model, family, state.scheme, state.geometry, encodings=former, reloaded=state.reloaded, put_back=config)
         raise
 
 

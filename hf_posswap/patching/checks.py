@@ -1,5 +1,6 @@
 """What is checked before anything is changed, built or believed."""
 
+import copy
 import math
 from typing import Any
 
@@ -12,9 +13,11 @@ from hf_posswap.families import family_of
 from hf_posswap.families.configs import NeedsPosswap
 from hf_posswap.patching.forward import STATE
 from hf_posswap.patching.install import BLOCK_VERSION
-from hf_posswap.schemes import BY_NAME, Geometry, Learned, Scheme, Sinusoidal
+from hf_posswap.schemes import BY_NAME, Geometry, Learned, LinearRoPE, ProportionalRoPE, Scheme, Sinusoidal
 from hf_posswap.schemes.base import make_scheme, scheme_from_dict
 from hf_posswap.schemes.fields import MAX_POSITIONS
+
+ORIGINAL = "original_max_position_embeddings"
 
 
 def make(scheme: Scheme | str, **fields: Any) -> Scheme:
@@ -51,10 +54,28 @@ def checked(config: PreTrainedConfig, scheme: Scheme, allow_unordered: bool) -> 
             f"{scheme.name} turns an encoder into a bag of words, because nothing else tells it the order; "
             "allow_unordered=True does it all the same."
         )
+    if getattr(scheme, ORIGINAL, 0) is None and family.rotary_slot is not None and type(scheme) is not LinearRoPE:
+        refuse_unrecorded_length(config, family.stock_scheme(config), geometry)
     resolved = scheme.resolve(geometry)
     if resolved.kind in ("bias", "score"):
         our_backend(resolved.kind, config._attn_implementation, resolved.name)
     return resolved, geometry
+
+
+def refuse_unrecorded_length(config: Any, scheme: Scheme, geometry: Geometry) -> None:
+    """Raises SchemeError where a stock config leaves open what its length is.
+
+    transformers 4 said to leave `max_position_embeddings` as it was trained, and many published models have the
+    extended length there. Other types of scaling compute with the trained length, so that their configs must have it.
+    """
+    if not isinstance(scheme, (LinearRoPE, ProportionalRoPE)) or scheme.factor == 1:
+        return
+    now, before = config.max_position_embeddings, max(1, round(config.max_position_embeddings / scheme.factor))
+    if getattr(config, "hf_posswap", None) is None and geometry.trained_length == now:
+        raise SchemeError(
+            f"The config has {scheme.name} scaling by {scheme.factor:g} and does not say what its {now} positions are: "
+            f"pass {ORIGINAL}={before} if they are the extended length, or {now} if they are the trained one."
+        )
 
 
 def refuse_wrapped(model: Any) -> None:
@@ -130,9 +151,14 @@ def refuse_contradiction(saved: Scheme, differs: str | None) -> None:
 
 def _contradiction_in_config(config: Any, scheme: Scheme, geometry: Geometry) -> str | None:
     """How a plain config differs from what its block says of it."""
-    if family_of(config).input_slot is None:
-        says = config.rope_parameters
-        return None if says == scheme.rope_parameters(geometry) else f"rope_parameters has {says}"
+    family = family_of(config)
+    if family.native_fields:
+        written = copy.deepcopy(config)
+        if not family.write_native(written, scheme, geometry):
+            return "the rest of the config is that of a stock model, which cannot express it"
+        says = {name: getattr(config, name, None) for name in family.native_fields}
+        other = [f"{k} has {v}" for k, v in says.items() if v != getattr(written, k, None)]
+        return other[0] if other else None
     if not isinstance(scheme, (Learned, Sinusoidal)):
         return "the rest of the config is that of a stock model with a learned table"
     length = config.max_position_embeddings

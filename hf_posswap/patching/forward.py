@@ -7,7 +7,7 @@ Decisions depend on which arguments are there, on shapes and on cache offsets, n
 """
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,18 +15,31 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from hf_posswap.attention import PREFIX, our_backend
+from hf_posswap.attention.segments import RotatedKeys, runs
 from hf_posswap.errors import SchemeError
 from hf_posswap.families import Family
 from hf_posswap.patching.journal import Journal
-from hf_posswap.positions import PositionContext, consecutive, key_positions, padding_leads, remember
+from hf_posswap.positions import (
+    PositionContext,
+    consecutive,
+    key_positions,
+    padding_leads,
+    remember,
+    tokens_of_rows,
+)
 from hf_posswap.schemes import Geometry, Scheme
-from hf_posswap.schemes.base import RotaryEncoding
+from hf_posswap.schemes.layered import LayeredScores, PerLayer
+from hf_posswap.schemes.log_scaled import LogScaledScores
 
 STATE = "hf_posswap"
 """Name of the attribute on a patched base model that holds its `PatchState`."""
 
-ENCODING = "position_encoding"
-"""Name of the submodule of the base model that holds an encoding for which the family has no slot."""
+INPUT, ROTATION, ENCODING = "position_input", "position_rotation", "position_encoding"
+"""Names of the submodules of the base model that hold an input encoding and a rotary encoding, where the family has no
+slot for them, and a bias or score encoding."""
+
+ROTATED_KEYS = "hf_posswap_rotated_keys"
+"""Name of the attribute on a cache with what `attention.segments` keeps."""
 
 
 @dataclass
@@ -64,14 +77,18 @@ def before_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     _hold_backend(base, state)
     cache = call.get("past_key_values")
     offset = cache.get_query_offset() if isinstance(cache, Cache) else 0
+    _refuse_cache(state, cache)
     _refuse_ambiguous(base, state, call, length, cache)
     _refuse_too_long(state, call, length, offset)
     state.family.complete_call(base, call, offset)
-    if state.scheme.kind != "input" and hasattr(base, ENCODING):
-        positions = call.get("position_ids")
-        if positions is None:
-            positions = consecutive(length, offset, tokens.device)
-        call.update(_told_to_attention(base, state, call, tokens, positions, cache, offset))
+    positions = call.get("position_ids")
+    if positions is None:
+        positions = consecutive(length, offset, tokens.device)
+    rotation: Any = getattr(base, ROTATION, None)
+    if rotation is not None:
+        call["position_embeddings"] = rotation(rotation.anchor, positions)
+    if hasattr(base, ENCODING):
+        call["position_context"] = _told_to_attention(base, state, call, tokens, positions, cache, offset)
     return (), call
 
 
@@ -80,6 +97,7 @@ def after_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     context = kwargs.get("position_context")
     if context is None:
         return
+    context = context.members[0] if isinstance(context, PerLayer) else context
     values = output.values() if hasattr(output, "values") else output
     for value in values:
         if isinstance(value, Cache):
@@ -94,6 +112,11 @@ def add_to_hidden_states(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[s
     return (hidden_states + added.to(hidden_states), *rest), kwargs
 
 
+def take_own_rotation(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Forward pre-hook of an attention module whose layers are not all rotated alike."""
+    return args, {**kwargs, "position_embeddings": kwargs["position_embeddings"].of(attention.layer_idx)}
+
+
 def _told_to_attention(
     base: nn.Module,
     state: PatchState,
@@ -102,19 +125,38 @@ def _told_to_attention(
     positions: Tensor,
     cache: Any,
     offset: int | Tensor,
-) -> dict[str, Any]:
-    encoding: Any = getattr(base, ENCODING)
-    if isinstance(encoding, RotaryEncoding):
-        return {"position_embeddings": encoding.rotation(positions, encoding.anchor.dtype)}
+) -> PositionContext | PerLayer:
+    encoding: Any = base.get_submodule(ENCODING)
     mask = call.get("attention_mask")
     mask = mask if isinstance(mask, Tensor) else None
     positions = padding_leads(positions, mask)
     batch = tokens.shape[:-1].numel() if call.get("input_ids") is not None else len(tokens)
     keys = key_positions(cache, offset, positions, mask, batch)
-    query_tables = encoding.tables(positions)
-    key_tables = query_tables if keys is positions else encoding.tables(keys)
     slots = consecutive(positions.shape[-1], offset, positions.device)[0]
-    return {"position_context": PositionContext(encoding, query_tables, key_tables, slots, state.geometry.causal)}
+    members: Any = encoding.members if isinstance(encoding, LayeredScores) else [encoding]
+    contexts = []
+    for member in members:
+        scale: Tensor | None = None
+        if isinstance(member, LogScaledScores):
+            scale = member.query_scale(positions, tokens_of_rows(positions, mask))
+            member = member.inner
+        query_tables = member.tables(positions)
+        key_tables = query_tables if keys is positions else member.tables(keys)
+        context = PositionContext(member, query_tables, key_tables, slots, state.geometry.causal, scale)
+        contexts.append(_with_runs(context, positions, cache, offset))
+    return PerLayer(tuple(contexts), encoding.assignment) if isinstance(encoding, LayeredScores) else contexts[0]
+
+
+def _with_runs(context: PositionContext, positions: Tensor, cache: Any, offset: int | Tensor) -> PositionContext:
+    """Adds what rotation by segment needs; other encodings need nothing."""
+    found = runs(context.encoding, positions)
+    if found is None:
+        return context
+    keeps = hasattr(cache, "layers") and (isinstance(offset, int) or not torch.is_inference_mode_enabled())
+    kept = vars(cache).setdefault(ROTATED_KEYS, RotatedKeys()) if keeps else None
+    if kept is not None:
+        kept.drop_stale(cache)
+    return replace(context, runs=found, growing=isinstance(offset, int), rotated_keys=kept)
 
 
 def _hold_backend(base: nn.Module, state: PatchState) -> None:
@@ -122,6 +164,12 @@ def _hold_backend(base: nn.Module, state: PatchState) -> None:
     config: Any = base.config
     if state.scheme.kind in ("bias", "score") and not str(config._attn_implementation).startswith(PREFIX):
         config._attn_implementation = our_backend(state.scheme.kind, config._attn_implementation, state.scheme.name)
+
+
+def _refuse_cache(state: PatchState, cache: Any) -> None:
+    reason = state.scheme.refuses_cache
+    if cache is not None and reason is not None:
+        raise SchemeError(f"{state.scheme.name} takes no cache: {reason}.")
 
 
 def _refuse_ambiguous(base: nn.Module, state: PatchState, call: dict[str, Any], length: int, cache: Any) -> None:

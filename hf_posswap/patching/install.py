@@ -11,17 +11,21 @@ from hf_posswap.families import Family
 from hf_posswap.families.configs import to_posswap_config
 from hf_posswap.patching.forward import (
     ENCODING,
+    INPUT,
+    ROTATION,
     STATE,
     PatchState,
     add_to_hidden_states,
     after_forward,
     argument_names,
     before_forward,
+    take_own_rotation,
 )
 from hf_posswap.patching.journal import Journal
 from hf_posswap.schemes import Geometry, Scheme
-from hf_posswap.schemes.base import NoInput, NoRotation
-from hf_posswap.schemes.learned import Learned, LearnedEncoding
+from hf_posswap.schemes.base import Encodings, NoInput, NoRotation
+from hf_posswap.schemes.layered import LayeredRotation
+from hf_posswap.schemes.learned import LearnedEncoding
 from hf_posswap.schemes.sinusoidal import SinusoidalEncoding
 
 BLOCK_VERSION = 1
@@ -34,35 +38,36 @@ def install(
     geometry: Geometry,
     *,
     max_length: int | None = None,
-    encoding: nn.Module | None = None,
+    encodings: Encodings | None = None,
     reloaded: bool = False,
     put_back: Any = None,
 ) -> None:
     """Puts `scheme` on an unpatched model; a failure leaves the model as it was.
 
-    `max_length` becomes the config's length (None: what the scheme makes of it), `encoding` is used instead of a new
-    one, `reloaded` says that the model has no original to go back to. `put_back` is the config of a patch that was
+    `max_length` becomes the config's length (None: what the scheme makes of it), `encodings` are used instead of new
+    ones, `reloaded` says that the model has no original to go back to. `put_back` is the config of a patch that was
     taken off and comes back as it was: nothing is worked out or checked anew, so that nothing can fail anew.
     """
     base = model.base_model
     journal = Journal()
     like = model.get_input_embeddings().weight
-    if encoding is None:
-        encoding = _build(base, family, scheme, geometry, reloaded)
-    if encoding is not None:
-        _cast(encoding.train(base.training), like)
+    if encodings is None:
+        encodings = _build(base, family, scheme, geometry, reloaded)
+    for encoding in (encodings.input, encodings.rotary, encodings.scores):
+        if encoding is not None:
+            _cast(encoding.train(base.training), like)
     try:
         if put_back is None:
             _write_config(model, family, scheme, geometry, journal, max_length)
         else:
             journal.set_config(model, model.config, put_back)
-        _fill_slots(base, family, scheme, geometry, encoding, journal, like)
+        _fill_slots(base, family, geometry, encodings, journal, like)
         journal.add_hook(base.register_forward_pre_hook(before_forward, with_kwargs=True))
         journal.add_hook(base.register_forward_hook(after_forward, with_kwargs=True))
         state = PatchState(scheme, geometry, family, journal, reloaded, argument_names(base), base is model)
         setattr(base, STATE, state)
         if put_back is None:
-            verify(base, family, scheme, geometry, encoding)
+            verify(base, family, scheme, encodings)
     except BaseException:
         uninstall_edits(base, model, journal)
         raise
@@ -86,12 +91,14 @@ def uninstall_edits(base: nn.Module, model: Any, journal: Journal) -> None:
     base.__dict__.pop(STATE, None)
 
 
-def _build(base: Any, family: Family, scheme: Scheme, geometry: Geometry, reloaded: bool) -> nn.Module | None:
-    encoding = scheme.build(geometry)
-    if isinstance(scheme, Learned) and scheme.init == "original" and family.input_slot is not None and not reloaded:
-        assert isinstance(encoding, LearnedEncoding)
-        encoding.take(_original_rows(base.get_submodule(family.input_slot).weight, len(encoding.weight)))
-    return encoding
+def _build(base: Any, family: Family, scheme: Scheme, geometry: Geometry, reloaded: bool) -> Encodings:
+    encodings = scheme.encodings(geometry)
+    table = encodings.input
+    takes_rows = isinstance(table, LearnedEncoding) and table.starts_from_original
+    if takes_rows and family.input_slot is not None and not reloaded:
+        assert isinstance(table, LearnedEncoding)
+        table.take(_original_rows(base.get_submodule(family.input_slot).weight, len(table.weight)))
+    return encodings
 
 
 def _original_rows(table: Tensor, rows: int) -> Tensor:
@@ -103,11 +110,16 @@ def _original_rows(table: Tensor, rows: int) -> Tensor:
     return table[:rows]
 
 
-def encoding_of(base: Any, state: PatchState) -> nn.Module | None:
-    """The encoding that a patch put in; None where the scheme adds nothing."""
-    slot = {"input": state.family.input_slot, "rotary": state.family.rotary_slot}.get(state.scheme.kind)
-    found = base.get_submodule(slot) if slot else getattr(base, ENCODING, None)
-    return None if isinstance(found, (NoInput, NoRotation)) else found
+def encodings_of(base: Any, state: PatchState) -> Encodings:
+    """The encodings that a patch put in."""
+    places = {
+        "input": state.family.input_slot or INPUT,
+        "rotary": state.family.rotary_slot or ROTATION,
+        "scores": ENCODING,
+    }
+    there = dict(base.named_modules())
+    found = {place: there.get(path) for place, path in places.items()}
+    return Encodings(**{k: None if isinstance(m, (NoInput, NoRotation)) else m for k, m in found.items()})
 
 
 def _write_config(
@@ -135,41 +147,45 @@ def config_block(scheme: Scheme, geometry: Geometry, native: bool) -> dict[str, 
     block["trained_length"] = geometry.trained_length
     if geometry.rope_theta is not None:
         block["rope_theta"] = geometry.rope_theta
+    if geometry.rotates_prefix:
+        block["partial_rotary_factor"] = geometry.partial_rotary_factor
+    if native and scheme.stock_length() is not None:
+        block["stock_length"] = scheme.stock_length()
     return block
 
 
 def _fill_slots(
-    base: Any,
-    family: Family,
-    scheme: Scheme,
-    geometry: Geometry,
-    encoding: nn.Module | None,
-    journal: Journal,
-    like: Tensor,
+    base: Any, family: Family, geometry: Geometry, encodings: Encodings, journal: Journal, like: Tensor
 ) -> None:
     """Every slot of the family gets the encoding of its kind, or the module that does nothing."""
-    at_input = encoding if scheme.kind == "input" else None
-    rotary = encoding if scheme.kind == "rotary" else None
     if family.input_slot is not None:
-        journal.set_module(base, family.input_slot, at_input or _cast(NoInput(), like))
+        journal.set_module(base, family.input_slot, encodings.input or _cast(NoInput(), like))
+    elif encodings.input is not None:
+        journal.set_module(base, INPUT, encodings.input)
+        _add_at_first_layer(base, family, encodings.input, journal)
     if family.rotary_slot is not None:
-        journal.set_module(base, family.rotary_slot, rotary or _cast(NoRotation(geometry.head_dim), like))
-    if encoding is not None and not _has_slot(family, scheme):
-        journal.set_module(base, ENCODING, encoding)
-        if scheme.kind == "input":
-            _add_at_first_layer(base, family, encoding, journal)
-        if scheme.kind == "rotary":
-            _rotate_in_attention(base, family, journal)
-    _fit_length(base, family, encoding, journal)
+        journal.set_module(base, family.rotary_slot, encodings.rotary or _cast(NoRotation(geometry.head_dim), like))
+        _rotate_everywhere(base, family, journal)
+    elif encodings.rotary is not None:
+        journal.set_module(base, ROTATION, encodings.rotary)
+        _rotate_in_attention(base, family, journal)
+    if encodings.scores is not None:
+        journal.set_module(base, ENCODING, encodings.scores)
+    if isinstance(encodings.rotary, LayeredRotation):
+        for attention in family.attentions(base):
+            journal.add_hook(attention.register_forward_pre_hook(take_own_rotation, with_kwargs=True))
+    _fit_length(base, family, encodings.input, journal)
+
+
+def _rotate_everywhere(base: Any, family: Family, journal: Journal) -> None:
+    """Attention that can leave the rotation out (SmolLM3) does not: what each layer gets is decided by the slot."""
+    for index, attention in enumerate(family.attentions(base)):
+        if not getattr(attention, "use_rope", True):
+            journal.set_attribute(base, f"{family.layers}.{index}.{family.attention}", "use_rope", 1)
 
 
 def _cast(module: nn.Module, like: Tensor) -> nn.Module:
     return module.to(device=like.device, dtype=like.dtype)
-
-
-def _has_slot(family: Family, scheme: Scheme) -> bool:
-    slots = {"input": family.input_slot, "rotary": family.rotary_slot}
-    return slots.get(scheme.kind) is not None
 
 
 def _add_at_first_layer(base: Any, family: Family, encoding: nn.Module, journal: Journal) -> None:
@@ -201,33 +217,39 @@ def _fit_length(base: Any, family: Family, encoding: nn.Module | None, journal: 
         encoding.table_length = length
 
 
-def verify(base: Any, family: Family, scheme: Scheme, geometry: Geometry, encoding: nn.Module | None) -> None:
+def verify(base: Any, family: Family, scheme: Scheme, encodings: Encodings) -> None:
     """Asks what will reach the network, the way the network will ask.
 
     Raises:
         FamilyError: it is not what was asked for; nothing else would show it.
     """
-    expected_input = encoding if scheme.kind == "input" and encoding else NoInput
-    expected_rotary = encoding if scheme.kind == "rotary" and encoding else NoRotation
-    checks = [(family.input_slot, expected_input), (family.rotary_slot, expected_rotary)]
+    checks = [
+        (family.input_slot, encodings.input or NoInput),
+        (family.rotary_slot, encodings.rotary or NoRotation),
+        (INPUT if encodings.input is not None and family.input_slot is None else None, encodings.input),
+        (ENCODING if encodings.scores is not None else None, encodings.scores),
+    ]
     for path, expected in checks:
         if path is None:
             continue
         found = base.get_submodule(path)
-        same = found is expected if isinstance(expected, nn.Module) else isinstance(found, expected)
+        same = found is expected if isinstance(expected, nn.Module) else isinstance(found, expected)  # type: ignore[arg-type]
         if not same or "forward" in found.__dict__:
             raise FamilyError(f"{type(base).__name__}.{path} did not take the encoding of {scheme.name}.")
     for attention in family.attentions(base):
-        _verify_attention(base, attention, family, scheme)
+        _verify_attention(base, attention, family, scheme, encodings)
 
 
-def _verify_attention(base: Any, attention: Any, family: Family, scheme: Scheme) -> None:
+def _verify_attention(base: Any, attention: Any, family: Family, scheme: Scheme, encodings: Encodings) -> None:
+    name = type(attention).__name__
     if attention.config is not base.config:
-        raise FamilyError(f"{type(attention).__name__} holds another config than its model; patch a model as loaded.")
-    if scheme.kind == "rotary" and family.rotary_slot is None:
+        raise FamilyError(f"{name} holds another config than its model; patch a model as loaded.")
+    if family.rotary_slot is not None and not getattr(attention, "use_rope", True):
+        raise FamilyError(f"{name} leaves the rotation out.")
+    if encodings.rotary is not None and family.rotary_slot is None:
         rotating = family.rotating_attention()
         assert rotating is not None
         if not isinstance(attention, rotating):
-            raise FamilyError(f"{type(attention).__name__} does not rotate queries and keys.")
+            raise FamilyError(f"{name} does not rotate queries and keys.")
     if scheme.kind in ("bias", "score"):
         our_backend(scheme.kind, attention.config._attn_implementation, scheme.name)

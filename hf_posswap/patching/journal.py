@@ -37,6 +37,12 @@ class Journal:
         self.edits.append(("class", path, type(module)))
         module.__class__ = cls
 
+    def set_attribute(self, root: nn.Module, path: str, name: str, value: Any) -> None:
+        """Replaces a plain attribute of the module at `path`."""
+        module = root.get_submodule(path)
+        self.edits.append(("attribute", path, name, getattr(module, name)))
+        setattr(module, name, value)
+
     def set_buffer(self, root: nn.Module, module: nn.Module, name: str, value: Tensor) -> None:
         """Replaces a buffer that is not saved."""
         path = next(p for p, m in root.named_modules() if m is module)
@@ -60,14 +66,16 @@ class Journal:
     def undo(self, root: nn.Module, like: Tensor) -> None:
         """Takes all edits back, newest first. `like` tells which device and dtype the model has now."""
         while self.edits:
-            kind, *edit = self.edits.pop()
+            kind, *edit = self.edits[-1]
             _UNDO[kind](root, like, *edit)
+            # Only now: interrupted in between, it is undone once more, which changes nothing.
+            self.edits.pop()
 
 
 def _undo_module(root: nn.Module, like: Tensor, path: str, original: Any) -> None:
     parent, name = _parent(root, path)
     if original == _ABSENT:
-        delattr(parent, name)
+        parent._modules.pop(name, None)
         return
     original.train(parent.training)
     if not _on_meta(original):
@@ -79,6 +87,10 @@ def _undo_module(root: nn.Module, like: Tensor, path: str, original: Any) -> Non
 
 def _undo_class(root: nn.Module, like: Tensor, path: str, cls: type) -> None:
     _at(root, path).__class__ = cls
+
+
+def _undo_attribute(root: nn.Module, like: Tensor, path: str, name: str, value: Any) -> None:
+    setattr(_at(root, path), name, value)
 
 
 def _undo_buffer(root: nn.Module, like: Tensor, path: str, name: str, value: Tensor) -> None:
@@ -102,6 +114,7 @@ def _undo_hook(root: nn.Module, like: Tensor, handle: RemovableHandle) -> None:
 _UNDO: dict[str, Callable[..., None]] = {
     "module": _undo_module,
     "class": _undo_class,
+    "attribute": _undo_attribute,
     "buffer": _undo_buffer,
     "config": _undo_config,
     "hook": _undo_hook,

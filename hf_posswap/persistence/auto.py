@@ -14,7 +14,7 @@ from hf_posswap.families import family_of
 from hf_posswap.families.configs import CONFIG_CLASSES
 from hf_posswap.patching import patch_state
 from hf_posswap.patching.checks import checked_scheme, scheme_in_block
-from hf_posswap.patching.forward import ENCODING
+from hf_posswap.patching.forward import ENCODING, INPUT, ROTATION
 from hf_posswap.patching.install import install, uninstall
 
 
@@ -86,12 +86,13 @@ def refuse_missing(model: Any, info: dict[str, Any]) -> None:
     state = patch_state(model)
     if state is None:
         return
-    foreign = [key for key in info["unexpected_keys"] if f"{ENCODING}." in key]
+    own_places = (INPUT, ROTATION, ENCODING)
+    foreign = [key for key in info["unexpected_keys"] if any(f"{place}." in key for place in own_places)]
     if foreign:
         raise CheckpointError(
             f"The checkpoint has {', '.join(sorted(foreign))}, which {state.scheme.name} has not: it was edited."
         )
-    slots = [name for name in (ENCODING, state.family.input_slot) if name]
+    slots = [name for name in (*own_places, state.family.input_slot) if name]
     own = dict(model.named_parameters())  # the saved table of a formula is none
     missing = [key for key in info["missing_keys"] if key in own and any(f"{slot}." in key for slot in slots)]
     if missing:

@@ -5,10 +5,17 @@ from types import ModuleType
 
 from hf_posswap.schemes.alibi import ALiBi
 from hf_posswap.schemes.base import Geometry, Scheme
+from hf_posswap.schemes.dynamic import DynamicNTKRoPE
+from hf_posswap.schemes.layered import Layered
 from hf_posswap.schemes.learned import Learned
 from hf_posswap.schemes.linear import LinearRoPE
+from hf_posswap.schemes.llama3 import Llama3RoPE
+from hf_posswap.schemes.log_scaled import LogScaled
+from hf_posswap.schemes.longrope import LongRoPE
 from hf_posswap.schemes.nope import NoPE
 from hf_posswap.schemes.ntk import NTKRoPE
+from hf_posswap.schemes.ntk_by_parts import NTKByPartsRoPE
+from hf_posswap.schemes.proportional import ProportionalRoPE
 from hf_posswap.schemes.rope import RoPE
 from hf_posswap.schemes.sinusoidal import Sinusoidal
 from hf_posswap.schemes.t5 import T5Bias
@@ -22,10 +29,17 @@ SCHEMES: tuple[type[Scheme], ...] = (
     RoPE,
     LinearRoPE,
     NTKRoPE,
+    DynamicNTKRoPE,
     YaRN,
+    NTKByPartsRoPE,
+    LongRoPE,
+    Llama3RoPE,
+    ProportionalRoPE,
     XPos,
     ALiBi,
     T5Bias,
+    Layered,
+    LogScaled,
 )
 
 BY_NAME: dict[str, type[Scheme]] = {scheme.name: scheme for scheme in SCHEMES}

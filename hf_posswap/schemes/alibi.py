@@ -27,6 +27,7 @@ class ALiBi(Scheme):
     name: ClassVar[str] = "alibi"
     kind: ClassVar[Kind] = "bias"
     source: ClassVar[str] = "2108.12409"
+    relative: ClassVar[bool] = True
 
     def build(self, geometry: Geometry) -> "ALiBiEncoding":
         return ALiBiEncoding(geometry)

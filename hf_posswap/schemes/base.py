@@ -12,17 +12,19 @@ Shapes: B batch, H query heads, G key/value heads, Q queries, K keys, D head dim
 """
 
 from abc import ABC, ABCMeta, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from hf_posswap.errors import SchemeError
-from hf_posswap.schemes.fields import checked
+from hf_posswap.schemes.fields import checked, example_of
 
 Kind = Literal["input", "rotary", "bias", "score"]
+Pairing = Literal["half", "interleaved"]
 Self = TypeVar("Self", bound="Scheme")
 
 
@@ -39,14 +41,20 @@ class Geometry:
     causal: bool
     rope_theta: float | None = None
     initializer_range: float = 0.02
+    pairing: Pairing = "half"
+    """Which dimensions of a head turn together: i and i + W/2, or 2i and 2i + 1."""
+    partial_rotary_factor: float = 1.0
+    """The part of each head that the model itself rotates."""
+    rotates_prefix: bool = False
+    """True where attention rotates the first W dimensions of a head, W being the width of cos and sin; elsewhere W is
+    always `head_dim`."""
 
 
 class _Checked(ABCMeta):
     """Calling a scheme class with wrong fields is an error of ours, which says what there is."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
-        if args:
-            raise SchemeError(f"{cls.__name__} takes its fields by name; they are: {_names(cls) or 'none'}.")
+        values = {**cls.positional(args), **values} if args else values  # type: ignore[attr-defined]
         _refuse_fields(cls, values)
         return super().__call__(**values)
 
@@ -65,13 +73,38 @@ class Scheme(metaclass=_Checked):
     """Why the scheme is refused on an encoder; None when it is not."""
     has_order: ClassVar[bool] = True
     """False for a scheme under which an encoder is a bag of words."""
+    relative: ClassVar[bool] = False
+    """True when scores depend on positions by their differences alone, so that moving all of them changes nothing."""
+    refuses_cache: ClassVar[str | None] = None
+    """Why a cache of keys cannot be right under this scheme; None when it can."""
+    stock_differs: ClassVar[str | None] = None
+    """What transformers does otherwise with a plain checkpoint of this scheme; None when nothing."""
+    fine_tuning: ClassVar[str] = "yes, unless the model was trained with it"
+    """Whether a model that is patched with this scheme needs fine-tuning."""
+
+    # An instance may say otherwise than its class, where a field decides: see `_say`.
+
+    def _say(self, **attributes: Any) -> None:
+        """Sets `kind` and the like on this instance; they are no fields, so equality and saving do not see them."""
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
 
     def __post_init__(self) -> None:
         checked(self)
 
+    @classmethod
+    def positional(cls, values: Sequence[Any]) -> dict[str, Any]:
+        """The fields that unnamed arguments are: none here, whatever their order, it would be guesswork."""
+        raise SchemeError(f"{cls.__name__} takes its fields by name; they are: {_names(cls) or 'none'}.")
+
     @abstractmethod
     def build(self, geometry: Geometry) -> nn.Module | None:
         """The encoding for one model, or None where nothing is added to it."""
+
+    def encodings(self, geometry: Geometry) -> "Encodings":
+        """What `build` gives, at its place. Compositions, which have encodings at several places, build these."""
+        place = "scores" if self.kind in ("bias", "score") else self.kind
+        return Encodings(**{place: self.build(geometry)})
 
     def resolve(self: Self, geometry: Geometry) -> Self:
         """This scheme with fields left None filled in from the model.
@@ -83,6 +116,10 @@ class Scheme(metaclass=_Checked):
 
     def max_length(self, geometry: Geometry) -> int | None:
         """The length that a resolved scheme makes of the trained one; None when it does not change it."""
+        return None
+
+    def stock_length(self) -> int | None:
+        """What transformers must find as the config's length to compute this scheme; None when it does not look."""
         return None
 
     def limit(self) -> int | None:
@@ -116,29 +153,40 @@ class Encoding(nn.Module):
         self.register_buffer("anchor", torch.empty(0), persistent=False)
 
 
+@dataclass(frozen=True)
+class Encodings:
+    """What a scheme builds for one model: at most one encoding for each place where position meets the network."""
+
+    input: nn.Module | None = None
+    rotary: nn.Module | None = None
+    scores: nn.Module | None = None
+    """A bias or score encoding."""
+
+
 class InputEncoding(Encoding):
     """`forward(position_ids [B, Q]) -> [B, Q, E]` in the model's dtype."""
 
 
 class RotaryEncoding(Encoding):
-    """`positions [B, L] -> cos, sin [B, L, D]`, pair i of a head being its dimensions i and i + D/2.
+    """`positions [B, L] -> cos, sin [B, L, W]`, pair i being columns i and i + W/2 of the tables.
 
-    Angles are `position * inv_freq` in float64; cos and sin are rounded once, to the dtype that is asked for.
+    Angles are `position * inv_freq` in float64; cos and sin are rounded once, to the dtype that is asked for. `still`
+    pairs after those of `inv_freq [N]` do not turn; W = 2 (N + still).
     """
 
-    def __init__(self, inv_freq: Tensor, attention_scaling: float) -> None:
+    def __init__(self, inv_freq: Tensor, attention_scaling: float, still: int = 0) -> None:
         super().__init__()
         self.inv_freq = inv_freq
         self.attention_scaling = attention_scaling
+        self.still = still
 
     def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
         """The signature of transformers' rotary modules: `x` gives dtype and device."""
         return self.rotation(position_ids, x.dtype)
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and sin `[B, L, D]` for `positions [B, L]`, each times `attention_scaling`."""
-        angles = float64_angles(positions, self.inv_freq)
-        cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
+        """cos and sin `[B, L, W]` for `positions [B, L]`, each times `attention_scaling` where it turns."""
+        cos, sin = cos_and_sin(positions, self.inv_freq, self.attention_scaling, self.still)
         cos, sin = (x.to(device=positions.device, dtype=dtype) for x in (cos, sin))
         return torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
 
@@ -207,6 +255,13 @@ class DistanceBias(BiasEncoding):
         return self.bias(distances, heads)
 
 
+class NoBias(BiasEncoding):
+    """Nothing: for layers whose attention is ours although they have no bias."""
+
+    def forward(self, query_tables: tuple[Tensor, ...], key_tables: tuple[Tensor, ...]) -> Tensor:
+        return torch.zeros((), dtype=self.exact_dtype, device=query_tables[0].device)
+
+
 class ScoreEncoding(PositionPairEncoding):
     """Scores from content and both positions, over keys that are cached as the projections gave them."""
 
@@ -225,8 +280,34 @@ class ScoreEncoding(PositionPairEncoding):
         """
 
 
+def cos_and_sin(
+    positions: Tensor, inv_freq: Tensor, scaling: float | Tensor = 1.0, still: int = 0
+) -> tuple[Tensor, Tensor]:
+    """cos and sin `[B, L, N + still]` in float64, times `scaling` but for the `still` pairs, which are 1 and 0.
+
+    `inv_freq` is `[N]`, or `[B, L, N]` with `scaling [B, L, 1]` where every position has frequencies of its own.
+    """
+    angles = float64_angles(positions, inv_freq)
+    scaling = scaling.to(angles.device) if isinstance(scaling, Tensor) else scaling
+    return pad(angles.cos() * scaling, (0, still), value=1.0), pad(angles.sin() * scaling, (0, still))
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> Tensor:
+    """`x [B, H, L, D]`, its first W dimensions turned in pairs by the angles of `cos, sin [B, L, W/2]`."""
+    cos, sin = (table.unsqueeze(1).to(x.dtype) for table in (cos, sin))
+    width = 2 * cos.shape[-1]
+    turning, rest = x[..., :width], x[..., width:]
+    if pairing == "half":
+        first, second = turning.chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+    first, second = turning[..., 0::2], turning[..., 1::2]
+    turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return torch.cat((turned.flatten(-2), rest), dim=-1)
+
+
 def float64_angles(positions: Tensor, inv_freq: Tensor) -> Tensor:
-    """`positions [B, L]` times `inv_freq [N]` in float64: `[B, L, N]`, on the CPU where the device has no float64."""
+    """`positions [B, L]` times `inv_freq`, `[N]` or `[B, L, N]`, in float64: `[B, L, N]`, on the CPU where the device
+    has no float64."""
     if positions.device.type == "mps":
         positions = positions.cpu()
     return positions[..., None].to(torch.float64) * inv_freq.to(positions.device)
@@ -263,7 +344,8 @@ def _refuse_fields(scheme: Any, values: Mapping[str, Any]) -> None:
         raise SchemeError(f"{name} has no field {', '.join(map(repr, unknown))}; its fields are: {there_are}.")
     missing = [f.name for f in declared if _is_required(f) and f.name not in values]
     if missing:
-        raise SchemeError(f"{name} needs {', '.join(missing)}, for example {name} with {missing[0]}=4.")
+        example = example_of(next(f for f in declared if f.name == missing[0]))
+        raise SchemeError(f"{name} needs {', '.join(missing)}, for example {name} with {missing[0]}={example}.")
 
 
 def _names(scheme: Any) -> str:

@@ -28,6 +28,27 @@ def choice(default: str, options: tuple[str, ...]) -> Any:
     return field(default=default, metadata={"kind": str, "options": options, "optional": False})
 
 
+def series(default: Any = REQUIRED, *, low: float, high: float, optional: bool = False) -> Any:
+    """A field that takes a list of numbers in `[low, high]`; it is kept as a tuple."""
+    metadata = {"kind": tuple, "low": low, "high": high, "optional": optional}
+    return field(metadata=metadata) if default is REQUIRED else field(default=default, metadata=metadata)
+
+
+def text(default: str) -> Any:
+    """A field that takes any string that is not empty."""
+    return field(default=default, metadata={"kind": "text", "optional": False})
+
+
+def member() -> Any:
+    """A required field that takes another scheme: an instance, a name, or what its `to_dict` gives."""
+    return field(metadata={"kind": "scheme", "optional": False})
+
+
+def members() -> Any:
+    """A required field that takes a list of schemes."""
+    return field(metadata={"kind": "schemes", "optional": False})
+
+
 def describe(declared: Field) -> str:
     """What a field accepts, in words for an error or a table."""
     rules = declared.metadata
@@ -35,9 +56,20 @@ def describe(declared: Field) -> str:
         return "true or false"
     if rules["kind"] is str:
         return "one of " + ", ".join(rules["options"])
-    what = "an integer" if rules["kind"] is int else "a finite number"
+    if rules["kind"] in _COMPOSED:
+        return _COMPOSED[rules["kind"]]
+    kinds = {int: "an integer", float: "a finite number", tuple: "a list of numbers"}
+    what = kinds[rules["kind"]]
     none = ", or None for the default" if rules["optional"] else ""
     return f"{what} from {_plain(rules['low'])} to {_plain(rules['high'])}{none}"
+
+
+def example_of(declared: Field) -> str:
+    """A value that a field accepts, as one would write it."""
+    return {tuple: "[1.0, 2.0]", "scheme": '"rope"', "schemes": '["rope", "nope"]'}.get(declared.metadata["kind"], "4")
+
+
+_COMPOSED = {"text": "a string", "scheme": "a scheme or its name", "schemes": "a list of schemes or their names"}
 
 
 def _plain(value: float) -> str:
@@ -68,7 +100,32 @@ def _normalised(value: Any, rules: Any) -> Any:
         return value if isinstance(value, bool) else _WRONG
     if rules["kind"] is str:
         return value if isinstance(value, str) and value in rules["options"] else _WRONG
+    if rules["kind"] is tuple:
+        return _series(value, rules)
+    if rules["kind"] == "text":
+        return value if isinstance(value, str) and value else _WRONG
+    if rules["kind"] == "scheme":
+        return _scheme(value)
+    if rules["kind"] == "schemes":
+        return tuple(map(_scheme, value)) if isinstance(value, (list, tuple)) and value else _WRONG
     return _number(value, rules)
+
+
+def _scheme(value: Any) -> Any:
+    # The registry is made of modules that import this one.
+    from hf_posswap.schemes import BY_NAME, Scheme
+    from hf_posswap.schemes.base import make_scheme, scheme_from_dict
+
+    if isinstance(value, Scheme):
+        return value
+    return make_scheme(value, {}, BY_NAME) if isinstance(value, str) else scheme_from_dict(value, BY_NAME)
+
+
+def _series(value: Any, rules: Any) -> Any:
+    if not isinstance(value, (list, tuple)) or not value:
+        return _WRONG
+    normal = tuple(_number(number, {**rules, "kind": float}) for number in value)
+    return _WRONG if any(number is _WRONG for number in normal) else normal
 
 
 def _number(value: Any, rules: Any) -> Any:

@@ -50,6 +50,7 @@ class LearnedEncoding(InputEncoding):
         super().__init__()
         rows = scheme.max_position_embeddings
         assert rows is not None
+        self.starts_from_original = scheme.init == "original"
         self.weight = nn.Parameter(torch.zeros(rows, geometry.hidden_size))
         if scheme.init == "normal" and self.weight.device.type != "meta":
             generator = torch.Generator().manual_seed(scheme.seed)

@@ -1,6 +1,5 @@
 """Position interpolation: all frequencies divided by the factor. Chen et al. 2306.15595, equation 4."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,13 +16,10 @@ class LinearRoPE(RescaledRoPE):
     name: ClassVar[str] = "linear"
     source: ClassVar[str] = "2306.15595"
     rope_type: ClassVar[str | None] = "linear"
+    fine_tuning: ClassVar[str] = "on a RoPE model: yes, a short one (2306.15595: 1000 steps)"
 
     def inv_freq(self, geometry: Geometry) -> Tensor:
         return super().inv_freq(geometry) / self.factor
 
-    def rope_parameters(self, geometry: Geometry) -> dict[str, Any]:
-        return {"rope_type": "linear", "rope_theta": self.theta, "factor": self.factor}
-
-    @classmethod
-    def from_rope_parameters(cls, parameters: Mapping[str, Any]) -> "LinearRoPE":
-        return cls(rope_theta=parameters.get("rope_theta"), factor=parameters["factor"])
+    def native_fields(self, geometry: Geometry) -> dict[str, Any]:
+        return {"rope_theta": self.theta, "factor": self.factor}

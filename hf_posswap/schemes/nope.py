@@ -17,6 +17,7 @@ class NoPE(Scheme):
     kind: ClassVar[Kind] = "input"
     source: ClassVar[str] = "2305.19466"
     has_order: ClassVar[bool] = False
+    relative: ClassVar[bool] = True
 
     def build(self, geometry: Geometry) -> None:
         return None

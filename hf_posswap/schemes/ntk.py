@@ -19,20 +19,23 @@ class NTKRoPE(RescaledRoPE):
 
     name: ClassVar[str] = "ntk"
     source: ClassVar[str] = "2309.00071"
-    rope_type: ClassVar[str | None] = None
+    rope_type: ClassVar[str | None] = "default"
+    reads_native: ClassVar[bool] = False
 
-    def resolve(self, geometry: Geometry) -> "NTKRoPE":
-        if geometry.head_dim <= 2:
-            raise SchemeError(f"ntk divides by head_dim - 2 and needs a head_dim above 2, not {geometry.head_dim}.")
-        return super().resolve(geometry)
+    def check_width(self, geometry: Geometry) -> None:
+        super().check_width(geometry)
+        if self.dim(geometry) <= 2:
+            raise SchemeError(
+                f"{self.name} divides by d - 2 and needs more than 2 dimensions that turn, not {self.dim(geometry)}."
+            )
 
     def scaled_theta(self, geometry: Geometry) -> float:
         """The larger base."""
-        dim = geometry.head_dim
+        dim = self.dim(geometry)
         return self.theta * self.factor ** (dim / (dim - 2))
 
     def inv_freq(self, geometry: Geometry) -> Tensor:
-        return inverse_frequencies(geometry.head_dim, self.scaled_theta(geometry))
+        return inverse_frequencies(self.dim(geometry), self.scaled_theta(geometry))
 
-    def rope_parameters(self, geometry: Geometry) -> dict[str, Any]:
-        return {"rope_type": "default", "rope_theta": self.scaled_theta(geometry)}
+    def native_fields(self, geometry: Geometry) -> dict[str, Any]:
+        return {"rope_theta": self.scaled_theta(geometry)}

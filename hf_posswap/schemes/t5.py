@@ -36,6 +36,7 @@ class T5Bias(Scheme):
     name: ClassVar[str] = "t5"
     kind: ClassVar[Kind] = "bias"
     source: ClassVar[str] = "1910.10683"
+    relative: ClassVar[bool] = True
 
     num_buckets: int = number(32, low=2, high=65536, integer=True)
     max_distance: int = number(128, low=2, high=MAX_POSITIONS, integer=True)

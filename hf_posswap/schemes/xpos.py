@@ -5,10 +5,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from hf_posswap.schemes.base import Geometry, Kind, ScoreEncoding, float64_angles
+from hf_posswap.schemes.base import Geometry, Kind, ScoreEncoding, cos_and_sin, float64_angles, rotated
 from hf_posswap.schemes.fields import number
-from hf_posswap.schemes.rope import RoPE, inverse_frequencies
+from hf_posswap.schemes.rope import RoPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class XPos(RoPE):
     def rope_parameters(self, geometry: Geometry) -> None:
         return None
 
-    def build(self, geometry: Geometry) -> "XPosEncoding":  # type: ignore[override]
+    def build(self, geometry: Geometry) -> "XPosEncoding":
         return XPosEncoding(self, geometry)
 
 
@@ -43,14 +44,16 @@ class XPosEncoding(ScoreEncoding):
 
     def __init__(self, scheme: XPos, geometry: Geometry) -> None:
         super().__init__()
-        dim = geometry.head_dim
-        self.inv_freq = inverse_frequencies(dim, scheme.theta)
+        dim = scheme.dim(geometry)
+        self.inv_freq = scheme.inv_freq(geometry)
         zeta = (torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim + scheme.gamma) / (1 + scheme.gamma)
         self.log_decay = zeta.log() / scheme.scale_base
+        self.pairing, self.still = geometry.pairing, scheme.still(geometry)
+        self.rest = geometry.head_dim - dim - 2 * self.still
 
     def tables(self, positions: Tensor) -> tuple[Tensor, ...]:
-        angles = float64_angles(positions, self.inv_freq)
-        cos, sin = (x.to(device=positions.device, dtype=self.exact_dtype) for x in (angles.cos(), angles.sin()))
+        cos, sin = cos_and_sin(positions, self.inv_freq, still=self.still)
+        cos, sin = (x.to(device=positions.device, dtype=self.exact_dtype) for x in (cos, sin))
         return positions, cos, sin
 
     def forward(
@@ -62,7 +65,8 @@ class XPosEncoding(ScoreEncoding):
         own: Tensor,
     ) -> Tensor:
         queries, keys = query_tables[0], key_tables[0]
-        query, key = rotated(query, *query_tables[1:]), rotated(key, *key_tables[1:])
+        query = rotated(query, query_tables[1], query_tables[2], self.pairing)
+        key = rotated(key, key_tables[1], key_tables[2], self.pairing)
         parts = []
         for start in range(0, query.shape[2], self.SLICE):
             few = slice(start, start + self.SLICE)
@@ -76,17 +80,12 @@ class XPosEncoding(ScoreEncoding):
 
     def decay(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
         """`zeta_i^(distance / scale_base)` for `[B, L]` distances: `[B, 1, L, D]`, 1 for hidden keys (negative)."""
-        half = float64_angles(distances.clamp(min=0), self.log_decay).exp()
-        return torch.cat((half, half), dim=-1).to(device=distances.device, dtype=dtype).unsqueeze(1)
+        decay = pad(float64_angles(distances.clamp(min=0), self.log_decay).exp(), (0, self.still), value=1.0)
+        halves = self.pairing == "half"
+        whole = torch.cat((decay, decay), dim=-1) if halves else decay.repeat_interleave(2, dim=-1)
+        return pad(whole, (0, self.rest), value=1.0).to(device=distances.device, dtype=dtype).unsqueeze(1)
 
     def _among(self, query: Tensor, key: Tensor, distances: Tensor) -> Tensor:
         """Scores `[B, H, q, q]` of a few queries with the keys of their own tokens, all rotated, `[B, q, q]` apart."""
         decay = self.decay(distances.flatten(1), query.dtype).unflatten(2, distances.shape[1:])
         return (query[:, :, :, None] * key[:, :, None] * decay).sum(-1)
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`x [B, H, L, D]` turned by the angles of `cos, sin [B, L, D/2]`."""
-    cos, sin = (table.unsqueeze(1).to(x.dtype) for table in (cos, sin))
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -5,7 +5,6 @@ The ramp is linear in the index of the pair, as in the published code and in tra
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -14,17 +13,20 @@ from torch import Tensor
 
 from hf_posswap.errors import SchemeError
 from hf_posswap.schemes.base import Geometry
-from hf_posswap.schemes.fields import flag, number
-from hf_posswap.schemes.rope import RescaledRoPE
+from hf_posswap.schemes.fields import choice, flag, number
+from hf_posswap.schemes.length_dependent import MODES, LengthDependentRoPE, doublings
+from hf_posswap.schemes.rope import inverse_frequencies
 
 
 @dataclass(frozen=True, kw_only=True)
-class YaRN(RescaledRoPE):
+class YaRN(LengthDependentRoPE):
     """A pair that turns more than `beta_fast` times in the trained length is kept, one that turns less than `beta_slow`
     times is divided by `factor`. Both defaults are the paper's for LLaMA.
 
     `truncate` rounds the ramp's borders to whole pairs (the published code; False as in gpt-oss). cos and sin are
     multiplied by `attention_factor`: given, or `0.1 ln(factor) + 1`, or from `mscale` and `mscale_all_dim` (DeepSeek).
+    `mode="static"` is YaRN; the others are the paper's dynamic scaling (section 3.4), where `factor` grows with the
+    length up to the one that is given.
     """
 
     name: ClassVar[str] = "yarn"
@@ -37,48 +39,65 @@ class YaRN(RescaledRoPE):
     attention_factor: float | None = number(None, low=1e-3, high=1e3, optional=True)
     mscale: float | None = number(None, low=0.0, high=1e3, optional=True)
     mscale_all_dim: float | None = number(None, low=0.0, high=1e3, optional=True)
+    mode: str = choice("static", MODES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.beta_fast <= self.beta_slow:
-            raise SchemeError(f"yarn: beta_fast={self.beta_fast} must be larger than beta_slow={self.beta_slow}.")
+        refuse_betas(self)
 
-    def inv_freq(self, geometry: Geometry) -> Tensor:
-        kept = super().inv_freq(geometry)
-        low, high = self._ramp_borders(geometry.head_dim)
-        pairs = torch.arange(len(kept), dtype=torch.float64, device="cpu")
-        interpolated = ((pairs - low) / (high - low)).clamp(0, 1)
-        return kept / self.factor * interpolated + kept * (1 - interpolated)
+    def segment_lengths(self) -> list[int]:
+        # Rounded up, and cut off in `frequencies`: the last segment has `factor` itself.
+        return doublings(self.original, math.ceil(self.factor * self.original))
 
-    def _ramp_borders(self, dim: int) -> tuple[float, float]:
-        low, high = self._pair_turning(self.beta_fast, dim), self._pair_turning(self.beta_slow, dim)
-        if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, dim - 1)
-        # The published code's guard against a ramp without width.
-        return low, high + 0.001 if low == high else high
+    def frequencies(self, length: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        factor = (length / self.original).clamp(1.0, self.factor)
+        kept = inverse_frequencies(self.dim(geometry), self.theta).to(length.device)
+        share = interpolated_share(self, geometry).to(length.device)
+        return kept / factor[..., None] * share + kept * (1 - share), self._attention_factor(factor)
 
-    def _pair_turning(self, rotations: float, dim: int) -> float:
-        """The (fractional) pair that makes `rotations` full turns in the trained length."""
-        length = self.original_max_position_embeddings
-        assert length is not None
-        return dim * math.log(length / (rotations * 2 * math.pi)) / (2 * math.log(self.theta))
-
-    def scaling(self, geometry: Geometry) -> float:
+    def _attention_factor(self, factor: Tensor) -> Tensor:
         if self.attention_factor is not None:
-            return self.attention_factor
+            return torch.full_like(factor, self.attention_factor)
         if self.mscale and self.mscale_all_dim:
-            return self._temperature(self.mscale) / self._temperature(self.mscale_all_dim)
-        return self._temperature(1.0)
+            return _temperature(self.mscale, factor) / _temperature(self.mscale_all_dim, factor)
+        return _temperature(1.0, factor)
 
-    def _temperature(self, mscale: float) -> float:
-        return 0.1 * mscale * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
-
-    def rope_parameters(self, geometry: Geometry) -> dict[str, Any]:
+    def native_fields(self, geometry: Geometry) -> dict[str, Any]:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {"rope_type": "yarn", **{k: v for k, v in values.items() if v is not None}}
+        return {k: v for k, v in values.items() if v is not None and k not in ("mode", "partial_rotary_factor")}
 
-    @classmethod
-    def from_rope_parameters(cls, parameters: Mapping[str, Any]) -> "YaRN":
-        known = {f.name for f in fields(cls)}
-        return cls(**{k: v for k, v in parameters.items() if k in known and v is not None})
+    def rope_parameters(self, geometry: Geometry) -> dict[str, Any] | None:
+        return super().rope_parameters(geometry) if self.mode == "static" else None
+
+
+def interpolated_share(scheme: Any, geometry: Geometry) -> Tensor:
+    """How much of each pair is interpolated, from 0 for fast ones to 1 for slow ones: `[d/2]` float64.
+
+    `scheme` has the fields `beta_fast`, `beta_slow` and `truncate`.
+    """
+    dim = scheme.dim(geometry)
+    low, high = (_pair_turning(scheme, beta, dim) for beta in (scheme.beta_fast, scheme.beta_slow))
+    if scheme.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    # The published code's guard against a ramp without width.
+    high = high + 0.001 if low == high else high
+    pairs = torch.arange(dim // 2, dtype=torch.float64, device="cpu")
+    return ((pairs - low) / (high - low)).clamp(0, 1)
+
+
+def refuse_betas(scheme: Any) -> None:
+    """Raises SchemeError for a ramp that runs backwards."""
+    if scheme.beta_fast <= scheme.beta_slow:
+        raise SchemeError(
+            f"{scheme.name}: beta_fast={scheme.beta_fast} must be larger than beta_slow={scheme.beta_slow}."
+        )
+
+
+def _pair_turning(scheme: Any, rotations: float, dim: int) -> float:
+    """The (fractional) pair that makes `rotations` full turns in the trained length."""
+    return dim * math.log(scheme.original / (rotations * 2 * math.pi)) / (2 * math.log(scheme.theta))
+
+
+def _temperature(mscale: float, factor: Tensor) -> Tensor:
+    return 0.1 * mscale * factor.log() + 1.0

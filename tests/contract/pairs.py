@@ -8,7 +8,7 @@ import torch
 from tiny import tiny
 
 import hf_posswap as hp
-from hf_posswap.families import MODEL_TYPES
+from hf_posswap.families import FAMILIES, MODEL_TYPES
 from hf_posswap.schemes import SCHEMES, Scheme
 
 LENGTH = 24
@@ -34,9 +34,19 @@ def build(kind: str, **overrides: Any) -> Any:
 
 
 def example(scheme: type[Scheme]) -> Scheme:
-    """An instance: required fields get 4, within every range so far."""
-    required = {f.name: 4.0 for f in fields(scheme) if f.default is MISSING}
-    return scheme(**required)
+    """An instance: required fields get 4, within every range so far, and lists a number for each of 4 pairs.
+
+    What depends on the trained length takes 8 for it, so that `LENGTH` tokens lie on both sides of several borders.
+    """
+    of_our_own = {
+        "longrope": {"long_factor": (1.0, 2.0, 3.0, 4.0), "short_factor": (1.0, 1.1, 1.2, 1.3)},
+        "layered": {"schemes": (hp.RoPE(), hp.NoPE()), "pattern": "RN"},
+        "log_scaled": {"scheme": hp.RoPE()},
+    }
+    values = {f.name: 4.0 for f in fields(scheme) if f.default is MISSING} | of_our_own.get(scheme.name, {})
+    if scheme.name in ("dynamic", "longrope", "log_scaled"):
+        values["original_max_position_embeddings"] = 8
+    return scheme(**values)
 
 
 def is_causal(kind: str) -> bool:
@@ -52,15 +62,27 @@ def pair_id(pair: Any) -> str:
 
 
 def pairs(kinds: tuple[str, ...] = KINDS, **wanted: Any) -> Any:
-    """A parametrisation over carried pairs; `kind="bias"` and the like select by class attributes."""
+    """A parametrisation over carried pairs; `kind="bias"` and the like select by class attributes.
+
+    The pairs that others cover are marked slow.
+    """
     chosen = [
-        (kind, scheme)
+        pytest.param((kind, scheme), marks=[] if is_covering(kind, scheme) else pytest.mark.slow)
         for kind in kinds
         for scheme in SCHEMES
         if is_carried(kind, scheme) and all(getattr(scheme, k) in _as_tuple(v) for k, v in wanted.items())
     ]
     assert chosen
     return pytest.mark.parametrize("pair", chosen, ids=pair_id)
+
+
+def is_covering(kind: str, scheme: type[Scheme]) -> bool:
+    """Every scheme on one kind of each family; on the others a scheme of every way into the network."""
+    return kind in FIRST_OF_FAMILY or scheme.name in EVERY_WAY
+
+
+FIRST_OF_FAMILY = tuple(family.model_types[0] for family in FAMILIES)
+EVERY_WAY = ("nope", "learned", "yarn", "dynamic", "t5", "layered")
 
 
 CAUSAL = tuple(kind for kind in KINDS if is_causal(kind))

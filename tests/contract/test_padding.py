@@ -29,7 +29,7 @@ def test_padded_equals_unpadded(pair: Any, side: str) -> None:
     assert padded.isfinite().all()
 
 
-@pairs(kind=("rotary", "bias", "score"))
+@pairs(kind=("rotary", "bias", "score"), relative=True)
 @torch.no_grad()
 def test_relative_schemes_need_no_position_ids_for_left_padding(pair: Any) -> None:
     model, ids = patched(pair), tokens()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from hf_posswap.schemes import Geometry
 
@@ -56,6 +57,17 @@ def assert_close() -> Callable[[Tensor, Tensor, float], None]:
     return _assert_close
 
 
+def _assert_rotation(actual: tuple[Tensor, Tensor], stock: tuple[Tensor, Tensor]) -> None:
+    """cos and sin of the same dtype and values; float32 angles of up to 200 radians are good to 1e-5."""
+    assert [x.dtype for x in actual] == [x.dtype for x in stock]
+    _assert_close(torch.cat(actual, dim=-1), torch.cat(stock, dim=-1), 1e-5)
+
+
+@pytest.fixture(scope="session")
+def assert_rotation() -> Callable[..., None]:
+    return _assert_rotation
+
+
 @pytest.fixture(scope="session")
 def assert_frequencies() -> Callable[[Tensor, Tensor, float], None]:
     return _assert_frequencies
@@ -65,6 +77,12 @@ def assert_frequencies() -> Callable[[Tensor, Tensor, float], None]:
 def llama_config() -> Callable[..., LlamaConfig]:
     """`llama_config(head_dim, length, rope_parameters)`: what transformers' own RoPE functions read."""
     return _llama_config
+
+
+@pytest.fixture(scope="session")
+def stock_rotary() -> Callable[..., nn.Module]:
+    """`stock_rotary(head_dim, length, rope_parameters)`: a fresh rotary module of stock LLaMA."""
+    return lambda *facts: LlamaRotaryEmbedding(_llama_config(*facts))
 
 
 def _saved_whole(module: nn.Module) -> nn.Module:

@@ -21,11 +21,13 @@ def rotation(head_dim, positions, dtype, geometry) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("head_dim", [2, 6, 64, 128])
 @pytest.mark.parametrize("theta", [1e4, 5e5, 1e7])
 def test_frequencies(head_dim, theta, geometry, llama_config, assert_frequencies) -> None:
-    actual = RoPE(rope_theta=theta).inv_freq(geometry(head_dim=head_dim))
+    facts = geometry(head_dim=head_dim)
+    scheme = RoPE(rope_theta=theta).resolve(facts)
+    actual = scheme.inv_freq(facts)
     parameters = {"rope_type": "default", "rope_theta": theta}
     stock, scaling = LlamaRotaryEmbedding.compute_default_rope_parameters(llama_config(head_dim, 4096, parameters))
     assert_frequencies(actual, stock, FLOAT32)
-    assert RoPE(rope_theta=theta).scaling(geometry()) == scaling == 1.0
+    assert scheme.scaling(facts) == scaling == 1.0
     scalars = torch.tensor([theta ** (-2 * i / head_dim) for i in range(head_dim // 2)], dtype=torch.float64)
     assert_frequencies(actual, scalars, 1e-12)
 
@@ -34,7 +36,7 @@ def test_cos_and_sin_are_those_of_llama(geometry, llama_config, assert_close) ->
     x, positions = torch.randn(2, 17, 8), torch.randint(0, 200, (2, 17))
     parameters = {"rope_type": "default", "rope_theta": 5e5}
     stock = LlamaRotaryEmbedding(llama_config(64, 4096, parameters))(x, positions)
-    ours = RoPE(rope_theta=5e5).build(geometry())(x, positions)
+    ours = RoPE(rope_theta=5e5).resolve(geometry()).build(geometry())(x, positions)
     for actual, expected in zip(ours, stock, strict=True):
         assert actual.dtype == expected.dtype
         # float32 angles of up to 200 radians are good to 1e-5.
@@ -103,7 +105,8 @@ def test_the_base_comes_from_the_model_or_is_ten_thousand(geometry) -> None:
     assert RoPE().resolve(geometry()).rope_theta == 1e4
     assert RoPE().resolve(geometry(rope_theta=5e5)).rope_theta == 5e5
     assert RoPE(rope_theta=3.0).resolve(geometry(rope_theta=5e5)).rope_theta == 3.0
-    assert torch.equal(RoPE(rope_theta=5e5).inv_freq(geometry(head_dim=16)), inverse_frequencies(16, 5e5))
+    facts = geometry(head_dim=16, rope_theta=5e5)
+    assert torch.equal(RoPE().resolve(facts).inv_freq(facts), inverse_frequencies(16, 5e5))
 
 
 def test_an_odd_head_dim_is_refused(geometry) -> None:

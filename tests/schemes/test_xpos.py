@@ -150,7 +150,7 @@ def test_fast_decays_over_a_block(fields, agrees) -> None:
 
 
 def test_cos_and_sin_at_a_million_whatever_the_cast(cast, geometry) -> None:
-    encoding = cast(XPos(rope_theta=1e4).build(geometry(head_dim=DIM)))
+    encoding = cast(XPos().resolve(geometry(head_dim=DIM)).build(geometry(head_dim=DIM)))
     positions = 1_000_000 + torch.randint(-1000, 1000, (2, 9))
     frequencies = torch.tensor([1e4 ** (-2 * i / DIM) for i in range(DIM // 2)], dtype=torch.float64)
     angles = positions[..., None].double() * frequencies

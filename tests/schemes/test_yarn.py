@@ -19,15 +19,15 @@ def agrees(geometry, llama_config, assert_frequencies):
 
     def check(head_dim, length, factor, **parameters):
         parameters["factor"] = factor
-        scheme = YaRN(original_max_position_embeddings=length, **parameters)
         facts = geometry(head_dim=head_dim, trained_length=length)
+        scheme = YaRN(original_max_position_embeddings=length, **parameters).resolve(facts)
         native = {"rope_type": "yarn", "original_max_position_embeddings": length, **parameters}
         for said in (native, scheme.rope_parameters(facts)):
             expected, scaling = ROPE_INIT_FUNCTIONS["yarn"](llama_config(head_dim, scheme.max_length(facts), said))
             # Where the ramp nears 1 its float32 error stands beside a frequency that the factor has divided.
             assert_frequencies(scheme.inv_freq(facts), expected, 2e-7 * (4 + factor))
             assert abs(scheme.scaling(facts) - scaling) <= 1e-12
-        assert YaRN.from_rope_parameters(scheme.rope_parameters(facts)) == scheme
+        assert YaRN.from_rope_parameters(scheme.rope_parameters(facts)).resolve(facts) == scheme
 
     return check
 
@@ -84,8 +84,8 @@ def test_frequencies_against_scalars(head_dim, length, theta, factor, geometry, 
     low, high = borders(head_dim, length, rope_theta=theta)
     inside = (max(low, 0), min(high, head_dim - 1))
     expected = [scalar_frequency(pair, *inside, head_dim, theta, factor) for pair in range(head_dim // 2)]
-    scheme = YaRN(factor=factor, rope_theta=theta, original_max_position_embeddings=length, truncate=False)
-    actual = scheme.inv_freq(geometry(head_dim=head_dim))
+    facts = geometry(head_dim=head_dim, trained_length=length)
+    actual = YaRN(factor=factor, rope_theta=theta, truncate=False).resolve(facts).inv_freq(facts)
     assert_frequencies(actual, torch.tensor(expected, dtype=torch.float64), 1e-12)
 
 
@@ -124,7 +124,7 @@ def test_temperature(factor, temperature, agrees) -> None:
 
 
 def test_the_temperature_is_on_cos_and_sin(geometry, assert_close) -> None:
-    scheme = YaRN(factor=4.0, rope_theta=1e4, original_max_position_embeddings=4096)
+    scheme = YaRN(factor=4.0).resolve(geometry())
     positions = torch.randint(0, 16384, (2, 7))
     cos, sin = scheme.build(geometry()).rotation(positions, torch.float64)
     expected = (0.1 * math.log(4) + 1) * torch.ones_like(cos)
@@ -133,8 +133,8 @@ def test_the_temperature_is_on_cos_and_sin(geometry, assert_close) -> None:
 
 def test_fast_pairs_are_kept_and_slow_ones_interpolated(geometry) -> None:
     facts = geometry(head_dim=128)
-    kept = RoPE(rope_theta=1e4).inv_freq(facts)
-    scheme = YaRN(factor=8.0, rope_theta=1e4, original_max_position_embeddings=4096, truncate=False)
+    kept = RoPE().resolve(facts).inv_freq(facts)
+    scheme = YaRN(factor=8.0, truncate=False).resolve(facts)
     ratio, turns = kept / scheme.inv_freq(facts), 4096 * kept / (2 * math.pi)
     assert (ratio[turns > 32] == 1).all()
     assert ((ratio[turns < 1] - 8).abs() <= 1e-12).all()
@@ -145,7 +145,8 @@ def test_fast_pairs_are_kept_and_slow_ones_interpolated(geometry) -> None:
 
 def test_the_scheme_is_filled_in_from_the_model(geometry) -> None:
     scheme = YaRN(factor=2.5).resolve(geometry(rope_theta=5e5, trained_length=100))
-    assert scheme == YaRN(factor=2.5, rope_theta=5e5, original_max_position_embeddings=100)
+    resolved = {"rope_theta": 5e5, "partial_rotary_factor": 1.0, "original_max_position_embeddings": 100}
+    assert scheme == YaRN(factor=2.5, **resolved)
     assert scheme.max_length(geometry()) == 250
 
 
