@@ -9,18 +9,16 @@ from torch import nn
 from hf_posswap.errors import SchemeError
 from hf_posswap.families import Family, family_of
 from hf_posswap.patching import patch_state, replace_scheme, scheme_of
-from hf_posswap.patching.checks import checked, make, refuse_wrapped
-from hf_posswap.patching.install import encoding_of
+from hf_posswap.patching.checks import checked, refuse_wrapped
+from hf_posswap.patching.install import encodings_of
+from hf_posswap.patching.rescaling import rescaled, rotary_methods
 from hf_posswap.schemes import Geometry, Learned, Scheme
+from hf_posswap.schemes.base import Encodings
 from hf_posswap.schemes.fields import MAX_POSITIONS
 from hf_posswap.schemes.learned import LearnedEncoding
-from hf_posswap.schemes.rope import RoPE
-from hf_posswap.transfer import GROWTH
+from hf_posswap.transfer import GROWTH, grow
 
 Model = TypeVar("Model", bound=nn.Module)
-
-ROTARY_METHODS = {"yarn": "yarn", "linear": "linear", "ntk": "ntk", "theta": "rope"}
-"""Method to the scheme it patches in; the first is the default."""
 
 LENGTH_ONLY = "length"
 
@@ -28,14 +26,31 @@ LENGTH_ONLY = "length"
 def extend(model: Model, max_length: int, method: str | None = None, *, tokenizer: Any = None, **fields: Any) -> Model:
     """Raises the length that the model accepts to `max_length` positions, in place, and returns it.
 
-    `method` depends on the scheme: a learned table grows by "interpolate" (default), "tile" or "repeat_last"; RoPE and
-    its rescalings go on from the trained length and base by "yarn" (default), "linear", "ntk" or "theta", which needs
-    `rope_theta`; all other schemes take "length" alone. `fields` go to the rotary scheme. `tokenizer.model_max_length`
-    is raised along when a tokenizer is given.
+    `method` and its `fields` depend on the scheme that the model has:
+
+    - A learned table grows by "interpolate" (default; `interpolation="cubic"`), "tile", "repeat_last", "hierarchical"
+      (`alpha`), "random" (`seed`) or "group". The middle four keep the rows of old positions; `transfer.py` has the
+      formulas.
+    - RoPE and its rescalings go on by "yarn" (default) or another rescaling, whose name is the method: "linear", "ntk",
+      "dynamic", "ntk_by_parts", "llama3", "longrope" (needs `long_factor`). They take the fields of that scheme except
+      for `factor`, which is worked out: `max_length` by the length before any extension, whatever the model was
+      extended by so far. The base is the one of before, too. "theta" raises the base instead, and needs `rope_theta`.
+    - `layered` and `log_scaled` go on in those of their schemes that are RoPE (SmolLM3: the layers that rotate).
+    - p-RoPE goes on by "proportional" (all its frequencies divided by the factor) or "theta".
+    - All other schemes take "length" alone.
+
+    A method that the model has already keeps its fields (`mode`, `beta_fast`, `short_factor` ...) unless they are
+    given, but for `attention_factor`, which is worked out anew. `partial_rotary_factor` stays in any case.
+
+    The length before any extension is `original_max_position_embeddings`: given, or that of the model's scheme or
+    config, else the config's length. A stock config with linear (or proportional) scaling does not say whether its
+    length is the one from before or after, so there it must be given.
+
+    `tokenizer.model_max_length` is raised along when a tokenizer is given.
 
     Raises:
         FamilyError: the model is not supported, or is wrapped.
-        SchemeError: no such method for this scheme, or `max_length` is not longer. The model is unchanged.
+        SchemeError: no such method or field for this scheme, or `max_length` is not longer. The model is unchanged.
     """
     refuse_wrapped(model)
     length = _checked_length(model, max_length)
@@ -45,8 +60,11 @@ def extend(model: Model, max_length: int, method: str | None = None, *, tokenize
     geometry = family.geometry(model.config)
     if isinstance(scheme, Learned):
         _grow_table(model, family, scheme, geometry, length, method, fields)
-    elif isinstance(scheme, RoPE) and scheme.kind == "rotary":
-        _rescale(model, family, geometry, length, method, fields)
+    elif rotary_methods(scheme):
+        method = _method(method, rotary_methods(scheme), scheme.name)
+        longer, geometry = rescaled(model.config, scheme, geometry, method, length, fields)
+        _refuse_learned(model, scheme)
+        replace_scheme(model, family, longer, geometry, max_length=length)
     else:
         _only_length(model, family, scheme, geometry, length, method, fields)
     if tokenizer is not None:
@@ -79,36 +97,29 @@ def _no_fields(fields: dict[str, Any], scheme: str) -> None:
 def _grow_table(
     model: Any, family: Family, scheme: Learned, geometry: Geometry, length: int, method: str | None, fields: dict
 ) -> None:
-    rule = GROWTH[_method(method, GROWTH, scheme.name)]
-    _no_fields(fields, scheme.name)
+    rule = _method(method, GROWTH, scheme.name)
     state = patch_state(model)
     if state is None:
         assert family.input_slot is not None
         table = model.base_model.get_submodule(family.input_slot).weight
     else:
-        former = encoding_of(model.base_model, state)
+        former = encodings_of(model.base_model, state).input
         assert isinstance(former, LearnedEncoding)
         table = former.weight
     longer = replace(scheme, max_position_embeddings=length)
     encoding = LearnedEncoding(longer, geometry)
-    encoding.take(rule(table, length))
-    replace_scheme(model, family, longer, geometry, encoding=encoding)
+    encoding.take(grow(rule, table, length, **fields))
+    replace_scheme(model, family, longer, geometry, encodings=Encodings(input=encoding))
 
 
-def _rescale(
-    model: Any, family: Family, geometry: Geometry, length: int, method: str | None, fields: dict[str, Any]
-) -> None:
-    name = ROTARY_METHODS[_method(method, ROTARY_METHODS, "rope")]
-    if name == "rope":
-        if set(fields) != {"rope_theta"}:
-            raise SchemeError("extend(method='theta') needs the new base and nothing else: rope_theta=500000.")
-    else:
-        if "factor" in fields:
-            raise SchemeError("extend() works out the factor from max_length; patch() takes it as a field.")
-        fields = {"factor": length / geometry.trained_length, **fields}
-    wanted = make(name, **fields)
-    resolved, geometry = checked(model.config, wanted, allow_unordered=True)
-    replace_scheme(model, family, resolved, geometry, max_length=length)
+def _refuse_learned(model: Any, scheme: Scheme) -> None:
+    """What a composition has learned would be lost with the encodings that are made anew."""
+    state = patch_state(model)
+    scores = None if state is None else encodings_of(model.base_model, state).scores
+    if scores is not None and any(True for _ in scores.parameters()):
+        raise SchemeError(
+            f"{scheme.name} has learned parameters beside its rotation, which extending would start anew."
+        )
 
 
 def _only_length(
@@ -124,5 +135,5 @@ def _only_length(
     _no_fields(fields, scheme.name)
     state = patch_state(model)
     # What the scheme has learned stays: its encoding is put back in.
-    encoding = None if state is None else encoding_of(model.base_model, state)
-    replace_scheme(model, family, scheme, geometry, encoding=encoding, max_length=length)
+    encodings = None if state is None else encodings_of(model.base_model, state)
+    replace_scheme(model, family, scheme, geometry, encodings=encodings, max_length=length)
