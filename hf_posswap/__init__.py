@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hf_posswap.patching import check, patch, scheme_of, unpatch
     from hf_posswap.patching.extending import extend
     from hf_posswap.persistence import load, save
+    from hf_posswap.persistence.export import export
     from hf_posswap.schemes import *  # noqa: F403
     from hf_posswap.schemes import schemes
 
@@ -25,6 +26,7 @@ _CALLS = {
     "scheme_of": "patching",
     "check": "patching",
     "extend": "patching.extending",
+    "export": "persistence.export",
     "load": "persistence",
     "save": "persistence",
     "PosswapError": "errors",
@@ -41,6 +43,7 @@ __all__ = [
     "PosswapError",
     "SchemeError",
     "check",
+    "export",
     "extend",
     "load",
     "patch",

@@ -16,6 +16,7 @@ from hf_posswap.patching import patch, patch_state
 from hf_posswap.patching.checks import checked_scheme, contradiction, make, refuse_contradiction, saved_scheme
 from hf_posswap.patching.install import install
 from hf_posswap.persistence import auto
+from hf_posswap.persistence.rope_keys import refuse_contradictory_keys
 from hf_posswap.schemes import Scheme
 from hf_posswap.schemes.learned import LearnedEncoding
 
@@ -37,7 +38,8 @@ def load(
     `kwargs` go to `auto_class.from_pretrained`. Only safetensors are read, never pickles.
 
     Raises:
-        CheckpointError: the block in the config is broken or from the future, or contradicts config or weights.
+        CheckpointError: the block in the config is broken or from the future, or contradicts config or weights; or the
+            config has keys of transformers 4 and 5 for rotary positions, and they disagree.
         FamilyError, SchemeError: as `patch`.
     """
     wanted = None if scheme is None else _wanted(scheme)
@@ -46,6 +48,7 @@ def load(
     config = kwargs.pop("config", None)
     shared = {k: kwargs[k] for k in ("revision", "token", "cache_dir", "local_files_only", "subfolder") if k in kwargs}
     if config is None:
+        refuse_contradictory_keys(path_or_name, **shared)
         config = AutoConfig.from_pretrained(path_or_name, **shared)
     saved = saved_scheme(config)
     with_info = {**kwargs, "use_safetensors": True, "output_loading_info": True}
@@ -70,11 +73,11 @@ def _take_over_native(model: Any, saved: Scheme) -> None:
     refuse_contradiction(saved, contradiction(model, saved))
     family = family_of(model.config)
     scheme, geometry = checked_scheme(model.config, saved)
-    encoding = scheme.build(geometry)
-    if isinstance(encoding, LearnedEncoding) and family.input_slot is not None:
-        encoding.take(model.base_model.get_submodule(family.input_slot).weight)
-    length = model.config.max_position_embeddings
-    install(model, family, scheme, geometry, max_length=length, encoding=encoding, reloaded=True)
+    encodings = scheme.encodings(geometry)
+    if isinstance(encodings.input, LearnedEncoding) and family.input_slot is not None:
+        encodings.input.take(model.base_model.get_submodule(family.input_slot).weight)
+    length = model.config.hf_posswap.get("max_position_embeddings", model.config.max_position_embeddings)
+    install(model, family, scheme, geometry, max_length=length, encodings=encodings, reloaded=True)
 
 
 def save(model: Any, path: str | os.PathLike[str], *, tokenizer: Any = None, **kwargs: Any) -> None:
