@@ -1,0 +1,116 @@
+"""What a search has measured so far, in a file: `{"version", "settings", "seconds", "evaluated": [{"scheme", "nll"}]}`.
+
+The search is a function of its settings and of what it measures. So the file holds measurements only, and a search goes
+on from it by doing everything again without measuring again: it cannot come out different from one that ran through.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_posswap.errors import EvaluationError
+from hf_posswap.schemes import Scheme
+from hf_posswap.search.borrowed import interrupts_wait
+
+VERSION = 1
+SAMPLED = 256
+"""Numbers of each tensor that go into a model's fingerprint: training changes all of them."""
+
+
+class State:
+    """Measurements by scheme, and the seconds that they took. `path` None: kept in memory only."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, settings: dict[str, Any]) -> None:
+        """Raises EvaluationError when there is a file that is none of ours, broken, or of another search."""
+        self.path = None if path is None else Path(path)
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))
+        self.seconds = 0.0
+        self._nll: dict[str, float] = {}
+        if self.path is None:
+            return
+        if not self.path.absolute().parent.is_dir() or self.path.is_dir():
+            raise EvaluationError(f"The state of the search cannot be written to {self.path}: name a file in a folder.")
+        if self.path.exists():
+            self._read(self.path)
+
+    def get(self, scheme: Scheme) -> float | None:
+        """The negative log-likelihood per token of `scheme`; None when it was not measured yet."""
+        return self._nll.get(_key(scheme))
+
+    def put(self, scheme: Scheme, nll: float, seconds: float) -> None:
+        """Remembers a measurement; `write` puts it into the file."""
+        self._nll[_key(scheme)] = nll
+        self.seconds += seconds
+
+    def write(self) -> None:
+        """The whole file or nothing of it."""
+        if self.path is None:
+            return
+        evaluated = [{"scheme": json.loads(k), "nll": v if math.isfinite(v) else None} for k, v in self._nll.items()]
+        values = {"version": VERSION, "settings": self.settings, "seconds": self.seconds, "evaluated": evaluated}
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            with interrupts_wait():
+                scratch.write_text(json.dumps(values, indent=1), encoding="utf-8")
+                os.replace(scratch, self.path)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def _read(self, path: Path) -> None:
+        broken = EvaluationError(f"{path} is no state of a search, or damaged: remove it, or name another file.")
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            version, settings = values["version"], values["settings"]
+            known = {
+                json.dumps(entry["scheme"], sort_keys=True): _number(entry["nll"]) for entry in values["evaluated"]
+            }
+            seconds = float(values["seconds"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise broken from error
+        if version != VERSION or not isinstance(settings, dict) or not math.isfinite(seconds):
+            raise broken
+        different = [k for k in {**self.settings, **settings} if self.settings.get(k) != settings.get(k)]
+        if different:
+            raise EvaluationError(
+                f"{path} is the state of another search, with another {', '.join(different)}: name another file, or "
+                "remove it to start anew."
+            )
+        self._nll, self.seconds = known, seconds
+
+
+def _key(scheme: Scheme) -> str:
+    return json.dumps(scheme.to_dict(), sort_keys=True)
+
+
+def _number(nll: Any) -> float:
+    if nll is None:
+        return math.inf
+    if isinstance(nll, bool) or not isinstance(nll, (int, float)) or not 0 <= nll < math.inf:
+        raise ValueError(nll)
+    return float(nll)
+
+
+def fingerprint_of_tokens(tokens: Tensor) -> str:
+    """Of `tokens [N, L]`."""
+    return hashlib.sha256(str(list(tokens.shape)).encode() + tokens.cpu().long().numpy().tobytes()).hexdigest()[:32]
+
+
+def fingerprint_of_model(model: Any) -> str:
+    """Of class, names, shapes and dtypes, and of a sample of every tensor."""
+    digest = hashlib.sha256(type(model).__name__.encode())
+    tensors: Iterable[tuple[str, Any]] = model.state_dict().items()
+    for name, tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            continue
+        digest.update(f"{name} {list(tensor.shape)} {tensor.dtype}".encode())
+        if not tensor.is_meta and tensor.numel():
+            step = max(1, tensor.numel() // SAMPLED)
+            digest.update(tensor.detach().flatten()[::step].cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
