@@ -12,7 +12,21 @@ BAD_INPUT = 2
 
 WORDS = {"true": True, "false": False, "none": None}
 
+PLOT_SIZES = {
+    "--trained-length": "the trained length",
+    "--head-dim": "the head dim",
+    "--heads": "the number of heads",
+    "--hidden-size": "the hidden size",
+}
+
+NOT_AN_OPTION = ("scheme",)
+"""Fields whose option means another thing: --scheme names the scheme that has them."""
+
 FIELDS = "Fields of the scheme are options too: --factor 4 --truncate false. `hf-posswap schemes` lists them."
+
+SCHEME_WITHIN = """
+ A list is JSON: --schemes '["rope", "nope"]' --pattern RRRN. So is a scheme with another one inside of it, in the form
+that `hf-posswap inspect --json` prints: --scheme '{"name": "log_scaled", "scheme": {"name": "yarn", "factor": 4}}'."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,11 +39,23 @@ class Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"hf-posswap: {one_line(message)} (see {self.prog} --help)\n")
 
 
+class Once(argparse.Action):
+    """An option that cannot be given twice: the first would be dropped without a word."""
+
+    def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"{option_string} is given twice")
+        setattr(namespace, self.dest, value)
+
+
 class Field(argparse.Action):
     """Collects one field of the scheme in `fields`."""
 
     def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
-        namespace.fields[self.option_strings[0][2:].replace("-", "_")] = plain_value(value)
+        name = self.option_strings[0][2:].replace("-", "_")
+        if name in namespace.fields:
+            parser.error(f"{option_string} is given twice")
+        namespace.fields[name] = plain_value(value)
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -43,13 +69,15 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", title="commands")
     _add_reading(commands)
     _add_writing(commands, argv)
+    _add_plot(commands, argv)
     return parser.parse_args(argv)
 
 
 def _add_reading(commands: Any) -> None:
     shared = Parser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print JSON")
-    commands.add_parser("schemes", parents=[shared], help="list the schemes and their fields")
+    schemes = commands.add_parser("schemes", parents=[shared], help="list the schemes and where they work")
+    schemes.add_argument("--family", metavar="F", help="gpt2, bert or llama: all of its model types, with reasons")
     inspect = commands.add_parser("inspect", parents=[shared], help="say which scheme a model has, from its config")
     inspect.add_argument("model", metavar="MODEL", help="a directory, or a name on the Hugging Face Hub")
 
@@ -60,15 +88,34 @@ def _add_writing(commands: Any, argv: Sequence[str]) -> None:
     shared.add_argument("out", metavar="OUT", help="the directory to save to")
     shared.add_argument("--overwrite", action="store_true", help="replace the model that is in OUT")
     shared.add_argument("--auto-class", metavar="NAME", help="default: the one that fits the model's architecture")
-    patch = commands.add_parser("patch", parents=[shared], epilog=FIELDS, help="save a model with another scheme")
-    patch.add_argument("--scheme", metavar="NAME", required=True, help="a name that `hf-posswap schemes` lists")
+    shared.add_argument("--dry-run", action="store_true", help="check everything and say what would be written")
+    shared.add_argument("--json", action="store_true", help="print JSON")
+    patch_fields = FIELDS + SCHEME_WITHIN
+    patch = commands.add_parser("patch", parents=[shared], epilog=patch_fields, help="save a model with another scheme")
+    name_or_json = {"metavar": "NAME", "required": True, "help": "a name that `hf-posswap schemes` lists, or JSON"}
+    patch.add_argument("--scheme", action=Once, **name_or_json)
     patch.add_argument("--allow-unordered", action="store_true", help="an encoder may become a bag of words")
     extend = commands.add_parser("extend", parents=[shared], epilog=FIELDS, help="save a model with a longer context")
     extend.add_argument("--max-length", metavar="N", type=int, required=True, help="how many positions to accept")
     extend.add_argument("--method", metavar="NAME", help="which ones there are depends on the scheme of the model")
+    export = commands.add_parser("export", parents=[shared], help="save without hf_posswap, and say who can run it")
+    export.add_argument("--compat", choices=("v5", "v4+v5"), default="v5", help="transformers 5, or 4 as well")
     for command in (patch, extend):
         command.set_defaults(fields={})
         _admit_fields(command, argv)
+
+
+def _add_plot(commands: Any, argv: Sequence[str]) -> None:
+    plot = commands.add_parser("plot", epilog=FIELDS, help="draw what a scheme does; no model is needed")
+    plot.add_argument("scheme", metavar="SCHEME", help="a name that `hf-posswap schemes` lists")
+    plot.add_argument("--output", metavar="FILE", help="a .png or .svg (default: SCHEME.png)")
+    plot.add_argument("--overwrite", action="store_true", help="replace FILE")
+    plot.add_argument("--dark", action="store_true", help="light lines on a dark ground")
+    plot.add_argument("--max-length", metavar="N", type=int, help="how many positions to draw")
+    for option, of_what in PLOT_SIZES.items():
+        plot.add_argument(option, metavar="N", type=int, help=f"{of_what} of the model that it is drawn for")
+    plot.set_defaults(fields={})
+    _admit_fields(plot, argv)
 
 
 def _admit_fields(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

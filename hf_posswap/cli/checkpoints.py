@@ -11,9 +11,9 @@ from transformers.models.auto import modeling_auto
 from transformers.utils import cached_file
 
 from hf_posswap.errors import CheckpointError, PosswapError
-from hf_posswap.patching import scheme_of
 from hf_posswap.patching.checks import saved_scheme
-from hf_posswap.persistence import load, save
+from hf_posswap.persistence import load
+from hf_posswap.persistence.rope_keys import refuse_contradictory_keys
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
 """One of them is there when a checkpoint has a tokenizer; transformers makes an empty one up when none is."""
@@ -39,16 +39,18 @@ def read_config(model: str) -> Any:
     if model.startswith((".", "/", "~")) and not Path(model).is_dir():
         raise CheckpointError(f"There is no directory {model}.")
     with reading(model):
+        refuse_contradictory_keys(model)
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     saved_scheme(config)
     return config
 
 
-def read_model(args: argparse.Namespace, config: Any) -> Any:
-    """The model at `args.model`, with the head that it was saved with or that `args.auto_class` has."""
+def read_model(args: argparse.Namespace, config: Any, **options: Any) -> Any:
+    """The model at `args.model`, with the head that it was saved with or that `args.auto_class` has; `options` go to
+    `load`."""
     auto_class = fitting_class(config, args.auto_class)
     with reading(args.model):
-        return load(args.model, auto_class, config=config)
+        return load(args.model, auto_class, config=config, **options)
 
 
 def fitting_class(config: Any, name: str | None = None) -> Any:
@@ -87,36 +89,30 @@ def read_tokenizer(model: str) -> Any:
         return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
 
 
-def refuse_out(args: argparse.Namespace) -> None:
-    """What `save` would do too late, or not at all.
-
-    Raises:
-        CheckpointError: OUT is the model itself, is a file, or has something in it already.
-    """
-    out, model = Path(args.out), Path(args.model)
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise CheckpointError(f"{out} is a file; a model is saved into a directory.")
-    if model.exists() and out.samefile(model):
-        raise CheckpointError(f"{out} is the model itself, which is never written over: save to another directory.")
-    if any(out.iterdir()) and not args.overwrite:
-        raise CheckpointError(f"{out} is not empty; --overwrite replaces the model in it and keeps other files.")
-
-
-def write(model: Any, tokenizer: Any, out: str) -> str:
-    """Saves, all or nothing, and says what."""
-    save(model, out, tokenizer=tokenizer)
-    scheme, length = scheme_in_words(scheme_of(model).to_dict()), model.config.max_position_embeddings
-    return f"{out}: {type(model).__name__} with {scheme}, length {length}; loads with {loads_with(model.config)}"
-
-
 def scheme_in_words(scheme: dict[str, Any]) -> str:
     """Name and fields of a scheme's `to_dict`, those left None not counted."""
-    return " ".join([scheme["name"], *(f"{k}={v}" for k, v in scheme.items() if k != "name" and v is not None)])
+    given = {k: v for k, v in scheme.items() if k != "name" and v is not None}
+    return " ".join([scheme["name"], *(f"{k}={_in_words(v)}" for k, v in given.items())])
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"({scheme_in_words(value)})"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_in_words, value))}]"
+    return str(value)
+
+
+def length_of(config: Any) -> int:
+    """How many positions the model accepts; a plain checkpoint of ours may show stock readers another length."""
+    return _block(config).get("max_position_embeddings", config.max_position_embeddings)
 
 
 def loads_with(config: Any) -> str:
     """Who can load a model that is saved with this config."""
-    native = (getattr(config, "hf_posswap", None) or {}).get("native", True)
+    native = _block(config).get("native", True)
     return "transformers alone" if native else "hf_posswap"
+
+
+def _block(config: Any) -> dict[str, Any]:
+    return getattr(config, "hf_posswap", None) or {}
