@@ -137,6 +137,10 @@ def test_out_of_range_values_say_the_range(scheme: type[hp.Scheme], declared: An
         wrong += [0, 1, "true"]
     if not rules["optional"]:
         wrong += [None]
+    if rules["kind"] is tuple:
+        wrong = [*(value for value in wrong if value != [1]), [], ["1"], [math.nan], [rules["high"] * 1.01]]
+    if rules["kind"] in ("text", "scheme", "schemes"):
+        wrong = [*wrong[1:], 7, [object()]] + ([""] if rules["kind"] == "text" else [])
     for value in wrong:
         with pytest.raises(hp.SchemeError, match=f"{scheme.name}: {declared.name}=.* is not "):
             scheme(**{**required(scheme), declared.name: value})
@@ -290,8 +294,8 @@ def test_features_that_no_scheme_fits(
         ("gpt2", {"n_embd": 20}, hp.NTKRoPE(factor=2), "ntk .*even head_dim, not 5"),
         ("bert", {"hidden_size": 20}, hp.LinearRoPE(factor=2), "linear .*even head_dim, not 5"),
         ("gpt2", {"n_embd": 20}, hp.XPos(), "xpos .*even head_dim, not 5"),
-        ("gpt2", {"n_embd": 8}, hp.NTKRoPE(factor=2), "head_dim above 2, not 2"),
-        ("llama", {"hidden_size": 8}, hp.NTKRoPE(factor=2), "head_dim above 2, not 2"),
+        ("gpt2", {"n_embd": 8}, hp.NTKRoPE(factor=2), "more than 2 dimensions that turn, not 2"),
+        ("llama", {"hidden_size": 8}, hp.NTKRoPE(factor=2), "more than 2 dimensions that turn, not 2"),
         ("gpt2", {"n_embd": 15, "n_head": 3}, hp.Sinusoidal(), "even hidden size, not 15"),
         ("gpt2", {}, hp.Learned(max_position_embeddings=65), r"64 rows, fewer than 65.*extend\(model, 65\)"),
         ("bert", {}, hp.Learned(max_position_embeddings=1000), r"64 rows, fewer than 1000"),
@@ -348,18 +352,18 @@ def test_a_backend_that_cannot_carry_a_scheme_is_refused_by_name(scheme: type[hp
     for name in ("flash_attention_2", "flash_attention_3", "kernels-community/flash-attn", "paged|sdpa", "bogus"):
         model.config._attn_implementation = name
         with pytest.raises(hp.SchemeError, match=f"{scheme.name} .*{name.replace('|', '.')}.*eager, sdpa"):
-            hp.patch(model, scheme())
+            hp.patch(model, example(scheme))
         with pytest.raises(hp.SchemeError, match=scheme.name):
-            hp.check(model.config, scheme())
+            hp.check(model.config, example(scheme))
     model.config._attn_implementation = "sdpa"
-    hp.patch(model, scheme())
+    hp.patch(model, example(scheme))
     assert torch.isfinite(logits(model)).all()
 
 
 @pytest.mark.parametrize("scheme", [s for s in SCHEMES if s.kind in ("bias", "score")], ids=lambda s: s.name)
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 def test_a_backend_that_is_switched_to_later_is_refused_too(scheme: type[hp.Scheme], model_type: str) -> None:
-    model = hp.patch(tiny(model_type), scheme())
+    model = hp.patch(tiny(model_type), example(scheme))
     expected = logits(model)
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(hp.SchemeError, match=f"{scheme.name} .*'flash_attention_2'.*eager, sdpa"):

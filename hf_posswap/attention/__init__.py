@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from hf_posswap.attention.flex import flex_attention, flex_mask
 from hf_posswap.attention.masks import BlockwiseMask, blockwise_mask
-from hf_posswap.attention.scores import attend, blocks, explicit, for_every_head, recomputed
+from hf_posswap.attention.scores import attend, blocks, for_every_head, recomputed, weights_of
 from hf_posswap.attention.segments import turned_blocks
 from hf_posswap.errors import SchemeError
 from hf_posswap.positions import PositionContext
@@ -70,9 +70,10 @@ def eager(
         # One block with all keys: the caller may want the whole matrix of weights.
         key, value = for_every_head(query, key, value)
         whole = list(blocks(query, key, value, attention_mask, replace(context, causal=False), size=query.shape[2]))
-    parts = [explicit(block, scale, dropout, module.training) for block in whole]
-    output, weights = (torch.cat(part, dim=2) for part in zip(*parts, strict=True))
-    return output.transpose(1, 2).contiguous(), weights
+    parts = [weights_of(block, scale, dropout, module.training) for block in whole]
+    # The weights that are returned are those that the output is made of: a caller may ask for their gradient.
+    weights = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+    return (weights @ whole[0].value).transpose(1, 2).contiguous(), weights
 
 
 def sdpa(

@@ -104,15 +104,14 @@ def blocks(
         )
 
 
-def explicit(block: Block, scaling: float, dropout_p: float, training: bool) -> tuple[Tensor, Tensor]:
-    """Output `[B, H, q, D]` and weights `[B, H, q, K]` by writing the scores out."""
+def weights_of(block: Block, scaling: float, dropout_p: float, training: bool) -> Tensor:
+    """Attention weights `[B, H, q, K]` by writing the scores out."""
     weights = block.scores(scaling).softmax(dim=-1).to(block.value.dtype)
-    weights = dropout(weights, p=dropout_p, training=training)
-    return weights @ block.value, weights
+    return dropout(weights, p=dropout_p, training=training)
 
 
 def fused(block: Block, scaling: float, dropout_p: float) -> Tensor:
-    """The same through torch's kernel, with the bias as an additive mask."""
+    """Output `[B, H, q, D]` through torch's kernel, with the bias as an additive mask."""
     query, bias = block.query, None if block.unmasked else block.biased()
     if isinstance(block.encoding, NoBias) and bias is not None:
         bias = bias.to(query.dtype)
@@ -134,7 +133,7 @@ def attend(block: Block, scaling: float, dropout_p: float, training: bool) -> Te
     if can_fuse(block):
         return fused(block, scaling, dropout_p)
     key, value = for_every_head(block.query, block.key, block.value)
-    return explicit(replace(block, key=key, value=value), scaling, dropout_p, training)[0]
+    return weights_of(replace(block, key=key, value=value), scaling, dropout_p, training) @ value
 
 
 def for_every_head(query: Tensor, *shared: Tensor) -> tuple[Tensor, ...]:

@@ -1,6 +1,7 @@
 """Declared fields: a scheme states type and range once; checking, error texts and tables derive from it."""
 
 import numbers
+from collections.abc import Mapping
 from dataclasses import Field, field, fields
 from typing import Any
 
@@ -107,7 +108,8 @@ def _normalised(value: Any, rules: Any) -> Any:
     if rules["kind"] == "scheme":
         return _scheme(value)
     if rules["kind"] == "schemes":
-        return tuple(map(_scheme, value)) if isinstance(value, (list, tuple)) and value else _WRONG
+        several = tuple(map(_scheme, value)) if isinstance(value, (list, tuple)) else ()
+        return several if several and all(inner is not _WRONG for inner in several) else _WRONG
     return _number(value, rules)
 
 
@@ -118,7 +120,9 @@ def _scheme(value: Any) -> Any:
 
     if isinstance(value, Scheme):
         return value
-    return make_scheme(value, {}, BY_NAME) if isinstance(value, str) else scheme_from_dict(value, BY_NAME)
+    if isinstance(value, Mapping) and value:
+        return scheme_from_dict(value, BY_NAME)
+    return make_scheme(value, {}, BY_NAME) if isinstance(value, str) else _WRONG
 
 
 def _series(value: Any, rules: Any) -> Any:

@@ -137,6 +137,6 @@ class RescaledRoPE(RoPE):
     @classmethod
     def from_rope_parameters(cls: type[Rotary], parameters: Mapping[str, Any]) -> Rotary:
         # DeepSeek and Phi-3 leave the factor out: transformers then takes the ratio of the config's lengths.
-        original = parameters.get("original_max_position_embeddings")
-        implied = max(1.0, parameters["max_position_embeddings"] / original) if original else None
+        length, original = (parameters.get(n) for n in ("max_position_embeddings", "original_max_position_embeddings"))
+        implied = max(1.0, length / original) if length and original else None
         return super().from_rope_parameters({**parameters, "factor": parameters.get("factor") or implied})
