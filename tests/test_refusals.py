@@ -450,6 +450,7 @@ class SabotageError(Exception):
     """Raised by functions that a test has replaced."""
 
 
+SLOTS = importlib.import_module("hf_posswap.patching.slots")
 INSTALL = importlib.import_module("hf_posswap.patching.install")  # the package has a function of that name
 
 
@@ -470,10 +471,11 @@ def fails_at(
 
 
 def install_fails(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    fails_at(monkeypatch, INSTALL, step, SabotageError("midway"))
+    owner = INSTALL if hasattr(INSTALL, step) else SLOTS
+    fails_at(monkeypatch, owner, step, SabotageError("midway"))
 
 
-STEPS = ("_build", "_write_config", "_fill_slots", "_fit_length", "argument_names", "verify")
+STEPS = ("_build", "_write_config", "fill_slots", "_fit_length", "argument_names", "verify")
 
 
 def trained(model_type: str, name: str) -> Any:
