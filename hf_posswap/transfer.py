@@ -104,7 +104,7 @@ def growth_fields(name: str) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
-def grow(name: str, table: Tensor, length: int, **fields: Any) -> Tensor:
+def grow(name: str, table: Tensor, length: int, /, **fields: Any) -> Tensor:
     """`table [L, E]` grown to `[length, E]` by the rule of that name, as a new tensor outside of autograd.
 
     Raises:

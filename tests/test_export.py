@@ -169,7 +169,8 @@ def test_lengths(name: str, tmp_path: Path) -> None:
         shorter = reader.max_length is not None and reader.max_length < length
         assert (reader.note is not None) == shorter
         assert not shorter or f"tell it {length}" in str(reader.note)
-    assert shorter_readers(report) == ({"transformers", "llama.cpp"} if name == "linear" else set())
+    told = {"linear": {"transformers", "llama.cpp"}, "proportional-factor": {"transformers"}}
+    assert shorter_readers(report) == told.get(name, set())
 
 
 def shorter_readers(report: Any) -> set[str]:

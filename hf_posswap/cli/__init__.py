@@ -5,6 +5,7 @@ called: help and usage errors load neither torch nor transformers.
 """
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,10 @@ INTERRUPTED, NOBODY_READS = 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    if sys.stdout is None:
+        return _say("there is no output to print to", BAD_INPUT)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may have letters that the terminal has not
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
@@ -26,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What is left in the buffer would be written, and fail, once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOBODY_READS
+    except OSError as error:  # a full disk behind the output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _say(error, BAD_INPUT)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
 

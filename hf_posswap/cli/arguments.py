@@ -19,14 +19,11 @@ PLOT_SIZES = {
     "--hidden-size": "the hidden size",
 }
 
-NOT_AN_OPTION = ("scheme",)
-"""Fields whose option means another thing: --scheme names the scheme that has them."""
-
 FIELDS = "Fields of the scheme are options too: --factor 4 --truncate false. `hf-posswap schemes` lists them."
 
 SCHEME_WITHIN = """
- A list is JSON: --schemes '["rope", "nope"]' --pattern RRRN. So is a scheme with another one inside of it, in the form
-that `hf-posswap inspect --json` prints: --scheme '{"name": "log_scaled", "scheme": {"name": "yarn", "factor": 4}}'."""
+ Lists and schemes are JSON: --schemes '["rope", "nope"]' --pattern RRRN, or --inner '{"name": "yarn", "factor": 4}' in
+the form that `hf-posswap inspect --json` prints; --scheme itself takes such JSON as well."""
 
 
 class Parser(argparse.ArgumentParser):

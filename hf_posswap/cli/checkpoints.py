@@ -12,7 +12,7 @@ from transformers.utils import cached_file
 
 from hf_posswap.errors import CheckpointError, PosswapError
 from hf_posswap.patching.checks import saved_scheme
-from hf_posswap.persistence import load
+from hf_posswap.persistence import load_with_info
 from hf_posswap.persistence.rope_keys import refuse_contradictory_keys
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
@@ -50,7 +50,14 @@ def read_model(args: argparse.Namespace, config: Any, **options: Any) -> Any:
     `load`."""
     auto_class = fitting_class(config, args.auto_class)
     with reading(args.model):
-        return load(args.model, auto_class, config=config, **options)
+        model, info = load_with_info(args.model, auto_class, config=config, **options)
+    missing = sorted(info["missing_keys"])
+    if missing and args.auto_class is None:
+        raise CheckpointError(
+            f"{args.model} lacks {len(missing)} weights, which would be random ({', '.join(missing[:3])} ...); "
+            "--auto-class NAME accepts a new head."
+        )
+    return model
 
 
 def fitting_class(config: Any, name: str | None = None) -> Any:

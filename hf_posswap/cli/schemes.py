@@ -5,7 +5,6 @@ import json
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from hf_posswap.cli.arguments import NOT_AN_OPTION
 from hf_posswap.cli.where_it_works import EXAMPLE_MEMBERS, Sample, samples, variants
 from hf_posswap.cli.wrapping import wrapped
 from hf_posswap.families import FAMILIES
@@ -96,7 +95,7 @@ def _field_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 def _option(field: dict[str, Any]) -> str:
     option = "--" + field["name"].replace("_", "-")
-    return f"in JSON: {field['name']}" if field["name"] in NOT_AN_OPTION else option
+    return option
 
 
 def _default(field: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ def rope_turns(scheme: Scheme, geometry: Geometry, length: int) -> list[dict[str
     """
     rows: list[dict[str, Any]] = []
     for member, layers in _members(scheme, geometry):
-        rotation = member.scheme if isinstance(member, LogScaled) else member
+        rotation = member.inner if isinstance(member, LogScaled) else member
         if isinstance(rotation, RoPE):
             for where, inv_freq in _frequencies(rotation, geometry, length):
                 turns = _turns(inv_freq, rotation, geometry)

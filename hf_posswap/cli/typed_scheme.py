@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields as declared_fields
 from typing import Any
 
-from hf_posswap.cli.arguments import NOT_AN_OPTION, plain_value
+from hf_posswap.cli.arguments import plain_value
 from hf_posswap.errors import SchemeError
 from hf_posswap.schemes import BY_NAME, Scheme
 from hf_posswap.schemes.base import make_scheme
 
-EXAMPLE = json.dumps({"name": "log_scaled", "scheme": "rope"})
+EXAMPLE = json.dumps({"name": "log_scaled", "inner": "rope"})
 
 
 def typed_scheme(typed: str, fields: Mapping[str, Any]) -> Scheme:
@@ -20,7 +19,6 @@ def typed_scheme(typed: str, fields: Mapping[str, Any]) -> Scheme:
         SchemeError: no such scheme or field, a wrong value, one given twice, or a broken object.
     """
     if not typed.lstrip().startswith("{"):
-        _refuse_name_alone(typed)
         return make_scheme(typed, fields, BY_NAME)
     block = plain_value(typed)
     if not isinstance(block, dict) or not isinstance(block.get("name"), str):
@@ -29,9 +27,3 @@ def typed_scheme(typed: str, fields: Mapping[str, Any]) -> Scheme:
     if twice:
         raise SchemeError(f"{', '.join(twice)} is given twice: within --scheme and as an option.")
     return make_scheme(block["name"], {**{k: v for k, v in block.items() if k != "name"}, **fields}, BY_NAME)
-
-
-def _refuse_name_alone(name: str) -> None:
-    within = [f.name for f in declared_fields(BY_NAME[name]) if f.name in NOT_AN_OPTION] if name in BY_NAME else []
-    if within:
-        raise SchemeError(f"{name} has another scheme inside of it and is typed as JSON: --scheme '{EXAMPLE}'.")

@@ -8,7 +8,7 @@ import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hf_posswap.errors import SchemeError
+from hf_posswap.errors import CheckpointError, SchemeError
 from hf_posswap.families.base import Family, trained_length
 from hf_posswap.schemes import SCHEMES, Layered, NoPE, Scheme
 from hf_posswap.schemes.base import Geometry, Pairing
@@ -138,9 +138,14 @@ def _rotation_and_layers(scheme: Scheme, geometry: Geometry) -> tuple[Scheme | N
 
 
 def original(config: Any, name: str) -> float | None:
-    """What the model was trained with: remembered by us, else what the config's `rope_parameters` have."""
+    """What the model was trained with: remembered by us, else what the config's `rope_parameters` have.
+
+    Raises:
+        CheckpointError: it is no number.
+    """
     block = getattr(config, "hf_posswap", None)
-    if isinstance(block, dict) and block.get(name):
-        return float(block[name])
-    value = (config.rope_parameters or {}).get(name)
+    remembered = block.get(name) if isinstance(block, dict) else None
+    value = remembered or (config.rope_parameters or {}).get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise CheckpointError(f"The config has {name}={value!r:.80}, which is no number.")
     return None if value is None else float(value)

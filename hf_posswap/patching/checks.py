@@ -20,7 +20,7 @@ from hf_posswap.schemes.fields import MAX_POSITIONS
 ORIGINAL = "original_max_position_embeddings"
 
 
-def make(scheme: Scheme | str, **fields: Any) -> Scheme:
+def make(scheme: Scheme | str, /, **fields: Any) -> Scheme:
     """A scheme from an instance, or from a name with fields.
 
     Raises:

@@ -40,7 +40,7 @@ def rotary_methods(scheme: Scheme) -> dict[str, type[RoPE]]:
 def rotations(scheme: Scheme) -> list[Scheme]:
     """The schemes that can be rescaled inside of a composition; none in a scheme that is no composition."""
     inner = scheme.schemes if isinstance(scheme, Layered) else ()
-    inner = (scheme.scheme,) if isinstance(scheme, LogScaled) else inner
+    inner = (scheme.inner,) if isinstance(scheme, LogScaled) else inner
     return [member for member in inner if rotary_methods(member)]
 
 
@@ -56,8 +56,8 @@ def rescaled(
         return _rescaled(config, scheme, geometry, method, length, fields)
     longer = {m: rescaled(config, m, geometry, method, length, fields) for m in rotations(scheme)}
     if isinstance(scheme, LogScaled):
-        inner, geometry = longer[scheme.scheme]
-        return replace(scheme, scheme=inner), geometry
+        inner, geometry = longer[scheme.inner]
+        return replace(scheme, inner=inner), geometry
     assert isinstance(scheme, Layered)
     members = tuple(longer[m][0] if m in longer else m for m in scheme.schemes)
     return replace(scheme, schemes=members), next(iter(longer.values()))[1]

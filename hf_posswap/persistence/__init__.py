@@ -43,6 +43,12 @@ def load(
         FamilyError, SchemeError: as `patch`.
     """
     wanted = None if scheme is None else _wanted(scheme)
+    model, _ = load_with_info(path_or_name, auto_class, **kwargs)
+    return model if wanted is None else patch(model, wanted, allow_unordered=allow_unordered)
+
+
+def load_with_info(path_or_name: str | os.PathLike[str], auto_class: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    """The model that `load` gives, and transformers' account of which weights were missing."""
     if kwargs.get("use_safetensors") is False:
         raise CheckpointError("Only safetensors are read: a pickle can run code when it is loaded.")
     config = kwargs.pop("config", None)
@@ -58,7 +64,7 @@ def load(
     if saved is not None and patch_state(model) is None:
         _take_over_native(model, saved)
     auto.refuse_missing(model, info)
-    return model if wanted is None else patch(model, wanted, allow_unordered=allow_unordered)
+    return model, info
 
 
 def _wanted(scheme: Scheme | str) -> Scheme:
@@ -82,6 +88,9 @@ def _take_over_native(model: Any, saved: Scheme) -> None:
 
 def save(model: Any, path: str | os.PathLike[str], *, tokenizer: Any = None, **kwargs: Any) -> None:
     """`model.save_pretrained(path)`, all or nothing: an interrupted or failing save leaves `path` as it was.
+
+    A directory that cannot be moved (the working directory, a mount point) is written file by file instead, the config
+    last.
 
     `kwargs` go to `save_pretrained` (`max_shard_size` ...); a tokenizer is saved along. Other files that are at `path`
     stay; weights from an earlier save there do not.
@@ -109,15 +118,13 @@ def save(model: Any, path: str | os.PathLike[str], *, tokenizer: Any = None, **k
 
 
 def _publish(scratch: Path, target: Path) -> None:
-    """Swaps a finished directory in. What was at `target` and is not written anew moves along first."""
+    """Swaps a finished directory in. What was at `target` and is not written anew moves along."""
     if not target.exists():
         os.replace(scratch, target)
         return
-    fresh = {p.name for p in scratch.iterdir()}
-    for old in target.iterdir():
-        if old.name not in fresh and not _is_replaced(old.name, fresh):
-            move = shutil.copytree if old.is_dir() else shutil.copy2
-            move(old, scratch / old.name)
+    if _holds_working_directory(target):
+        _publish_files(scratch, target)
+        return
     # A name of its own beside the target: if neither directory can be moved to where it belongs, both are still there.
     retired = scratch.with_name(scratch.name + "-old")
     try:
@@ -127,12 +134,30 @@ def _publish(scratch: Path, target: Path) -> None:
             raise
         _publish_files(scratch, target)
         return
+    _swap(scratch, target, retired)
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+def _swap(scratch: Path, target: Path, retired: Path) -> None:
+    """`scratch` becomes `target`, with the other files of `retired`: moved, so that links stay links."""
+    fresh, moved = {p.name for p in scratch.iterdir()}, []
     try:
+        for old in retired.iterdir():
+            if old.name not in fresh and not _is_replaced(old.name, fresh):
+                os.replace(old, scratch / old.name)
+                moved.append(old.name)
         os.replace(scratch, target)
     except BaseException:
+        for name in moved:
+            os.replace(scratch / name, retired / name)
         os.replace(retired, target)
         raise
-    shutil.rmtree(retired, ignore_errors=True)
+
+
+def _holds_working_directory(target: Path) -> bool:
+    """Moving it works on Linux, and leaves this process and its shell in a directory that is gone."""
+    here = Path.cwd()
+    return target == here or target in here.parents
 
 
 CANNOT_BE_MOVED = (errno.EBUSY, errno.EXDEV, errno.EINVAL)

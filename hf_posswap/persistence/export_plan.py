@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from hf_posswap.persistence.readers import READERS
 from hf_posswap.schemes import Geometry, NoPE, Scheme
 from hf_posswap.schemes.layered import Layered
 from hf_posswap.schemes.length_dependent import LengthDependentRoPE
-from hf_posswap.schemes.rope import RescaledRoPE, RoPE
+from hf_posswap.schemes.rope import RoPE
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,9 @@ def plan_export(
     if family.rotary_slot is not None:
         _refuse_length_dependent(scheme)
     stock = _stock_config(config, family, scheme, geometry)
-    keys = _keys(stock, family, scheme, compat, length)
+    # A model that never was ours keeps the length that its config has, by whichever convention.
+    patched = getattr(config, "hf_posswap", None) is not None
+    keys = _keys(stock, family, compat, _length_written(stock, length) if patched else length)
     raw = {**json.loads(stock.to_json_string(use_diff=True)), "architectures": [architecture], **keys}
     wanted = rotation_of(scheme, geometry) if _rotates(stock, family) else None
     found = verdict_of(READERS[0], raw, wanted, length)
@@ -65,11 +66,9 @@ def plan_export(
     return ExportPlan(stock, keys, report)
 
 
-LENGTH_WRITTEN: dict[str, Callable[[Scheme, int], int]] = {
-    # vLLM multiplies this one by the factor; of all others every reader takes the length as it stands.
-    "linear": lambda scheme, length: scheme.original if isinstance(scheme, RescaledRoPE) else length,
-}
-"""Rope type to the `max_position_embeddings` that is written, from the scheme and the length that the model accepts.
+MULTIPLIED = ("linear", "proportional")
+"""Rope types by whose factor vLLM multiplies the config's length: there the length before it is written. Of all others
+every reader takes the length as it stands.
 
 A program that is told too short a length only has to be told more, while one that multiplies twice runs past what the
 model can do without a word.
@@ -114,15 +113,20 @@ def _no_native_form(model_type: str, scheme: Scheme, family: Family, geometry: G
     )
 
 
-def _keys(config: Any, family: Family, scheme: Scheme, compat: str, length: int) -> dict[str, Any]:
+def _length_written(config: Any, length: int) -> int:
+    parameters = getattr(config, "rope_parameters", None) or {}
+    factor = parameters.get("factor") or 1.0
+    return max(1, round(length / factor)) if parameters.get("rope_type") in MULTIPLIED else length
+
+
+def _keys(config: Any, family: Family, compat: str, length: int) -> dict[str, Any]:
     """Top-level keys beside or instead of those that the config writes itself."""
     if family.rotary_slot is None:
         # GPT-2's other name for its length: llama.cpp and mlx-lm read nothing else, and an old one may be left over.
         return {"n_ctx": config.n_positions} if config.model_type == "gpt2" else {}
     parameters = config.rope_parameters
     rope_type = parameters["rope_type"]
-    written = LENGTH_WRITTEN.get(rope_type, lambda _, length: length)(scheme, length)
-    keys: dict[str, Any] = {"max_position_embeddings": written}
+    keys: dict[str, Any] = {"max_position_embeddings": length}
     original = parameters.get("original_max_position_embeddings")
     if original and (rope_type == "llama3" or hasattr(config, "original_max_position_embeddings")):
         # llama.cpp reads it here only, and transformers prefers it to the one among the parameters.

@@ -46,13 +46,13 @@ def _(scheme: Layered, picture: Picture) -> Any:
 def _(scheme: LogScaled, picture: Picture) -> Any:
     figure, axes = picture.figure("queries times a factor; beside it the scheme inside", 4.2, 1, 2)
     query_scale_panel(scheme, axes[0, 0], picture)
-    draw_member(scheme.scheme, axes[0, 1], picture)
+    draw_member(scheme.inner, axes[0, 1], picture)
     return figure
 
 
 def draw_member(scheme: Scheme, axes: Any, picture: Picture) -> None:
     """The panel of a scheme in a composition."""
-    inside = picture.of(scheme.scheme if isinstance(scheme, LogScaled) else scheme)
+    inside = picture.of(scheme.inner if isinstance(scheme, LogScaled) else scheme)
     parts = _parts(inside.scheme, inside)
     if parts:
         draw_profile(parts[0], axes, inside)

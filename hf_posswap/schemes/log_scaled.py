@@ -30,19 +30,19 @@ class LogScaled(Scheme):
     source: ClassVar[str] = "2202.12172"
     fine_tuning: ClassVar[str] = "as the scheme inside of it, which stays as it is up to the trained length"
 
-    scheme: Scheme = member()  # noqa: RUF009
+    inner: Scheme = member()  # noqa: RUF009
     original_max_position_embeddings: int | None = number(None, low=2, high=2**24, integer=True, optional=True)
 
     @classmethod
     def positional(cls, values: Sequence[Any]) -> dict[str, Any]:
-        """`LogScaled(a)` is `LogScaled(scheme=a)`."""
+        """`LogScaled(a)` is `LogScaled(inner=a)`."""
         if len(values) != 1:
             raise SchemeError(f"LogScaled takes one scheme, as in LogScaled(RoPE()), not {len(values)}.")
-        return {"scheme": values[0]}
+        return {"inner": values[0]}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        inner = self.scheme
+        inner = self.inner
         if isinstance(inner, (Layered, LogScaled)):
             raise SchemeError(f"log_scaled: {inner.name} cannot be inside of it; put log_scaled inside of layered.")
         self._say(
@@ -53,26 +53,26 @@ class LogScaled(Scheme):
         )
 
     def resolve(self, geometry: Geometry) -> "LogScaled":
-        resolved = replace(self, scheme=self.scheme.resolve(geometry))
+        resolved = replace(self, inner=self.inner.resolve(geometry))
         return resolved.with_defaults(original_max_position_embeddings=max(2, geometry.trained_length))
 
     def max_length(self, geometry: Geometry) -> int | None:
-        return self.scheme.max_length(geometry)
+        return self.inner.max_length(geometry)
 
     def limit(self) -> int | None:
-        return self.scheme.limit()
+        return self.inner.limit()
 
     def build(self, geometry: Geometry) -> "LogScaledScores":
         assert self.original_max_position_embeddings is not None
-        inner = self.scheme.encodings(geometry).scores
+        inner = self.inner.encodings(geometry).scores
         return LogScaledScores(inner or NoBias(), self.original_max_position_embeddings, geometry.causal)
 
     def encodings(self, geometry: Geometry) -> Encodings:
-        return replace(self.scheme.encodings(geometry), scores=self.build(geometry))
+        return replace(self.inner.encodings(geometry), scores=self.build(geometry))
 
     def to_dict(self) -> dict[str, Any]:
         length = self.original_max_position_embeddings
-        return {"name": self.name, "scheme": self.scheme.to_dict(), "original_max_position_embeddings": length}
+        return {"name": self.name, "inner": self.inner.to_dict(), "original_max_position_embeddings": length}
 
 
 class LogScaledScores(PositionPairEncoding):

@@ -35,7 +35,9 @@ class State:
         self._nll: dict[str, float] = {}
         if self.path is None:
             return
-        if not self.path.absolute().parent.is_dir() or self.path.is_dir():
+        folder = self.path.absolute().parent
+        writable = "\0" not in str(self.path) and folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+        if not writable or (self.path.exists() and not self.path.is_file()):
             raise EvaluationError(f"The state of the search cannot be written to {self.path}: name a file in a folder.")
         if self.path.exists():
             self._read(self.path)
@@ -72,7 +74,7 @@ class State:
                 json.dumps(entry["scheme"], sort_keys=True): _number(entry["nll"]) for entry in values["evaluated"]
             }
             seconds = float(values["seconds"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise broken from error
         if version != VERSION or not isinstance(settings, dict) or not math.isfinite(seconds):
             raise broken

@@ -114,10 +114,15 @@ def _linear(model: Any, length: int, original: int | None) -> tuple[LinearRoPE, 
     return linear, geometry
 
 
+TOKEN_IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
 def _windows(model: Any, documents: Sequence[Tensor], length: int, number: int) -> Tensor:
     """At most `number` windows `[N, length]`, spread evenly over all that the documents have."""
+    if not isinstance(documents, Sequence):
+        raise EvaluationError("The documents are a list of tensors of token ids [length].")
     for document in documents:
-        if not isinstance(document, Tensor) or document.dim() != 1 or document.is_floating_point():
+        if not isinstance(document, Tensor) or document.dim() != 1 or document.dtype not in TOKEN_IDS:
             raise EvaluationError("A document is a tensor of token ids [length], as a tokenizer gives them.")
     found = [window for d in documents if len(d) >= length for window in d.unfold(0, length, length)]
     if not found:

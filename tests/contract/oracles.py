@@ -217,7 +217,7 @@ def _layered(scheme: Any, model: Any, patched: Any) -> tuple[list[Change], None]
 
 
 def _log_scaled(scheme: Any, model: Any, patched: Any) -> tuple[Change, Tensor | None]:
-    inner, added = CHANGES[scheme.scheme.name](scheme.scheme, model, patched)
+    inner, added = CHANGES[scheme.inner.name](scheme.inner, model, patched)
     trained, causal = scheme.original_max_position_embeddings, patched.base_model.hf_posswap.geometry.causal
 
     def sharpen(query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:

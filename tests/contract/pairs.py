@@ -41,7 +41,7 @@ def example(scheme: type[Scheme]) -> Scheme:
     of_our_own = {
         "longrope": {"long_factor": (1.0, 2.0, 3.0, 4.0), "short_factor": (1.0, 1.1, 1.2, 1.3)},
         "layered": {"schemes": (hp.RoPE(), hp.NoPE()), "pattern": "RN"},
-        "log_scaled": {"scheme": hp.RoPE()},
+        "log_scaled": {"inner": hp.RoPE()},
     }
     values = {f.name: 4.0 for f in fields(scheme) if f.default is MISSING} | of_our_own.get(scheme.name, {})
     if scheme.name in ("dynamic", "longrope", "log_scaled"):
