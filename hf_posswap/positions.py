@@ -130,7 +130,15 @@ def key_positions(
 def remember(cache: Any, positions: Tensor) -> None:
     """Keeps the positions of a cache's keys for the next call: a copy, because the caller may own what came in."""
     if getattr(cache, REMEMBERED, None) is not positions:
-        setattr(cache, REMEMBERED, positions.clone())
+        setattr(cache, REMEMBERED, _writable(positions))
+
+
+def _writable(positions: Tensor) -> Tensor:
+    """A copy that can be written into outside of `inference_mode` too."""
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return positions.clone()
+    with torch.inference_mode(False):
+        return positions.clone()
 
 
 def _refuse_other_rows(remembered: int, rows: int | None) -> None:

@@ -30,7 +30,9 @@ NOTHING = NoBias()
 
 def runs(encoding: Any, positions: Tensor) -> tuple[Run, ...] | None:
     """Where queries at `positions [1 or B, Q]` change segments; None where looking is no help."""
-    if not isinstance(encoding, SegmentedRotation) or torch.compiler.is_compiling() or not positions.shape[1]:
+    if not isinstance(encoding, SegmentedRotation) or not positions.shape[1]:
+        return None
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # what is read now would be built into the program
         return None
     segments = encoding.segments(positions)
     changes = (segments[:, 1:] != segments[:, :-1]).any(dim=0).nonzero()[:, 0] + 1
@@ -57,6 +59,11 @@ class Kept:
         keys: Any = getattr(layer, "keys", None)
         return isinstance(keys, Tensor) and _version(keys) == self.version and keys is self.cached()
 
+    def can_take(self, keys: Tensor) -> bool:
+        """Whether `keys` can be written into the buffer: of its dtype, and no inference tensor outside of that mode."""
+        writable = torch.is_inference_mode_enabled() or not self.buffer.is_inference()
+        return writable and self.buffer.dtype == keys.dtype
+
 
 @dataclass
 class RotatedKeys:
@@ -78,7 +85,7 @@ class RotatedKeys:
     def turned(self, index: int, key: Tensor, run: Run, turn: "Turn") -> Tensor:
         """`key [B, G, K, D]` rotated for a run: those of earlier calls as they are kept, the new ones now."""
         kept, context = self.layers.get(index), turn.context
-        if kept is None or kept.segments != run.segments:
+        if kept is None or kept.segments != run.segments or not kept.can_take(key):
             kept = self._anew(key, run, turn)
         elif context.growing:
             kept = self._appended(kept, key, run, turn)

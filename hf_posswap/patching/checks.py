@@ -57,6 +57,9 @@ def checked(config: PreTrainedConfig, scheme: Scheme, allow_unordered: bool) -> 
     if getattr(scheme, ORIGINAL, 0) is None and family.rotary_slot is not None and type(scheme) is not LinearRoPE:
         refuse_unrecorded_length(config, family.stock_scheme(config), geometry)
     resolved = scheme.resolve(geometry)
+    length = resolved.max_length(geometry)
+    if length is not None and length > MAX_POSITIONS:
+        raise SchemeError(f"{resolved.name} makes {length} positions of it; at most {MAX_POSITIONS} are possible.")
     if resolved.kind in ("bias", "score"):
         our_backend(resolved.kind, config._attn_implementation, resolved.name)
     return resolved, geometry

@@ -38,6 +38,9 @@ INPUT, ROTATION, ENCODING = "position_input", "position_rotation", "position_enc
 """Names of the submodules of the base model that hold an input encoding and a rotary encoding, where the family has no
 slot for them, and a bias or score encoding."""
 
+FILLED_BY = "hf_posswap_scheme"
+"""Name of the attribute on a cache with the scheme that its keys were made under."""
+
 ROTATED_KEYS = "hf_posswap_rotated_keys"
 """Name of the attribute on a cache with what `attention.segments` keeps."""
 
@@ -78,6 +81,7 @@ def before_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     cache = call.get("past_key_values")
     offset = cache.get_query_offset() if isinstance(cache, Cache) else 0
     _refuse_cache(state, cache)
+    _refuse_other_scheme(state, cache, offset)
     _refuse_ambiguous(base, state, call, length, cache)
     _refuse_too_long(state, call, length, offset)
     state.family.complete_call(base, call, offset)
@@ -95,13 +99,13 @@ def before_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 def after_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     """Forward hook of the base model: the cache that comes out remembers where its keys are."""
     context = kwargs.get("position_context")
-    if context is None:
-        return
     context = context.members[0] if isinstance(context, PerLayer) else context
     values = output.values() if hasattr(output, "values") else output
     for value in values:
         if isinstance(value, Cache):
-            remember(value, context.key_positions)
+            setattr(value, FILLED_BY, getattr(base, STATE).scheme)
+            if context is not None:
+                remember(value, context.key_positions)
 
 
 def add_to_hidden_states(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
@@ -138,7 +142,9 @@ def _told_to_attention(
     for member in members:
         scale: Tensor | None = None
         if isinstance(member, LogScaledScores):
-            scale = member.query_scale(positions, tokens_of_rows(positions, mask))
+            # A decoder does not look at them, and its mask may have dimensions that the model flattens.
+            rows = None if state.geometry.causal else mask
+            scale = member.query_scale(positions, tokens_of_rows(positions, rows))
             member = member.inner
         query_tables = member.tables(positions)
         key_tables = query_tables if keys is positions else member.tables(keys)
@@ -170,6 +176,15 @@ def _refuse_cache(state: PatchState, cache: Any) -> None:
     reason = state.scheme.refuses_cache
     if cache is not None and reason is not None:
         raise SchemeError(f"{state.scheme.name} takes no cache: {reason}.")
+
+
+def _refuse_other_scheme(state: PatchState, cache: Any, offset: int | Tensor) -> None:
+    """Keys that were cached under another scheme are rotated otherwise, or come from other hidden states."""
+    filled_by = getattr(cache, FILLED_BY, None)
+    if filled_by is not None and filled_by != state.scheme and int(offset):
+        raise SchemeError(
+            f"The cache was filled under {filled_by} and is continued under {state.scheme}: fill a new one."
+        )
 
 
 def _refuse_ambiguous(base: nn.Module, state: PatchState, call: dict[str, Any], length: int, cache: Any) -> None:

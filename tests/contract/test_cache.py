@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from pairs import CAUSAL, LENGTH, close, pairs, patched, tokens
+from pairs import CAUSAL, LENGTH, close, example, is_patched, pairs, patched, tokens
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
@@ -146,3 +146,21 @@ def test_a_cache_of_selected_rows_is_refused(pair: Any) -> None:
     cache.batch_select_indices(torch.tensor([1]))
     with pytest.raises(hp.SchemeError, match="filled with 2 rows of positions and is continued with 1"):
         model(ids[1:, 15:], past_key_values=cache)
+
+
+@pairs(("llama", "gpt2"))
+@torch.no_grad()
+def test_a_cache_that_another_scheme_filled_is_refused(pair: Any) -> None:
+    model, ids = patched(pair), tokens()
+    if not is_patched(model):
+        return
+    cache = model(ids[:, :10], use_cache=True).past_key_values
+    other = hp.Layered(hp.RoPE(rope_theta=77.0), pattern="R")
+    hp.patch(model, other)
+    with pytest.raises(hp.SchemeError, match=r"cache was filled under .* and is continued under .*: fill a new one"):
+        model(ids[:, 10:], past_key_values=cache)
+    static = cache_for(model, "static")
+    model(ids[:, :10], past_key_values=static)
+    hp.patch(model, example(pair[1]))
+    static.reset()
+    assert model(ids[:, :10], past_key_values=static).logits.isfinite().all()

@@ -9,7 +9,8 @@ import torch
 from oracles import oracle_logits
 from pairs import build, close, draw_position_parameters, position_parameters, tokens
 from test_cache import cache_for, step_by_step
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from tiny import tiny_config
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, GPT2DoubleHeadsModel
 
 import hf_posswap as hp
 from hf_posswap.families import family_of
@@ -157,3 +158,11 @@ def test_what_cannot_be_composed() -> None:
         hp.patch(build("bert"), hp.Layered(hp.RoPE(), hp.XPos(), pattern="RX"))
     with pytest.raises(hp.SchemeError, match="bag of words"):
         hp.patch(build("bert"), hp.LogScaled(hp.NoPE()))
+
+
+@torch.no_grad()
+def test_two_heads_of_gpt2_with_three_dimensional_input() -> None:
+    model = hp.patch(GPT2DoubleHeadsModel(tiny_config("gpt2")).eval(), hp.LogScaled(hp.RoPE()))
+    ids = tokens(6, 20)
+    found = model(ids.view(2, 3, 20), attention_mask=torch.ones(2, 3, 20), use_cache=False).logits
+    close(found.view(6, 20, -1), model(ids, use_cache=False).logits, 1e-5)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -232,3 +233,54 @@ def test_saving_a_plain_checkpoint_that_stock_runs_otherwise_says_so(tmp_path: A
     assert hp.scheme_of(loaded) == hp.scheme_of(model)
     assert loaded.config.max_position_embeddings == model.config.max_position_embeddings == 24
     assert torch.equal(loaded(ids, use_cache=False).logits, logits)
+
+
+@torch.no_grad()
+def test_a_traced_model_takes_other_positions() -> None:
+    model, ids = hp.patch(build("llama"), scheme("dynamic", "segment")), tokens(2, 24)
+    ones, positions = torch.ones_like(ids), torch.arange(24)[None].expand(2, -1)
+
+    class Call(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.model(ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer's, about transformers
+        traced = torch.jit.trace(Call().eval(), (ids, positions, ones), check_trace=False)
+    further = 2 * positions + 20
+    close(traced(ids, further, ones), Call()(ids, further, ones), 1e-5)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("put_on", [scheme("dynamic", "segment"), hp.ALiBi()], ids=["dynamic", "alibi"])
+def test_a_cache_that_inference_mode_continued(put_on: Any, cache: str) -> None:
+    model, ids = hp.patch(build("llama"), put_on), tokens()
+    filled = cache_for(model, cache)
+    parts = []
+    for start, stop, mode in ((0, 9, torch.no_grad), (9, 12, torch.inference_mode), (12, 24, torch.no_grad)):
+        with mode():
+            parts.append(model(ids[:, start:stop], past_key_values=filled).logits.clone())
+    with torch.no_grad():
+        close(torch.cat(parts, dim=1), model(ids, use_cache=False).logits, 1e-5)
+
+
+@torch.no_grad()
+def test_a_model_that_is_cast_between_steps() -> None:
+    model, ids = hp.patch(build("llama"), scheme("dynamic", "segment")), tokens()
+    cache = DynamicCache(config=model.config)
+    model(ids[:, :12], past_key_values=cache)
+    model(ids[:, 12:13], past_key_values=cache)
+    found = model.double()(ids[:, 13:14], past_key_values=cache).logits
+    assert found.dtype == torch.float64
+    close(found, model(ids, use_cache=False).logits[:, 13:14], 1e-5)
+
+
+def test_a_length_that_nothing_could_load_is_refused() -> None:
+    model = build("llama")
+    with pytest.raises(hp.SchemeError, match="makes 67108864 positions of it; at most 16777216"):
+        hp.patch(model, hp.YaRN(factor=65536.0, original_max_position_embeddings=1024))
+    assert hp.scheme_of(model).name == "rope"
