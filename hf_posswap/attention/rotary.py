@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hf_posswap.schemes.base import rotated
+
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """`x [B, H, L, D]` with dimensions i and i + D/2 turned by the angle of `cos, sin [B, L, D]`."""
-    first, second = x.chunk(2, dim=-1)
-    cos, sin = (table[:, None, :, : first.shape[-1]].to(device=x.device, dtype=x.dtype) for table in (cos, sin))
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    cos, sin = (table[..., : table.shape[-1] // 2].to(x.device) for table in (cos, sin))
+    return rotated(x, cos, sin, "half")
 
 
 def attend_rotated(

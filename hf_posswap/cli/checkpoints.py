@@ -13,7 +13,7 @@ from transformers.utils import cached_file
 from hf_posswap.errors import CheckpointError, PosswapError
 from hf_posswap.patching.checks import saved_scheme
 from hf_posswap.persistence import load_with_info
-from hf_posswap.persistence.rope_keys import refuse_contradictory_keys
+from hf_posswap.persistence.rope_keys import read_rope_keys
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
 """One of them is there when a checkpoint has a tokenizer; transformers makes an empty one up when none is."""
@@ -39,7 +39,7 @@ def read_config(model: str) -> Any:
     if model.startswith((".", "/", "~")) and not Path(model).is_dir():
         raise CheckpointError(f"There is no directory {model}.")
     with reading(model):
-        refuse_contradictory_keys(model)
+        read_rope_keys(model)
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     saved_scheme(config)
     return config
@@ -110,16 +110,7 @@ def _in_words(value: Any) -> str:
     return str(value)
 
 
-def length_of(config: Any) -> int:
-    """How many positions the model accepts; a plain checkpoint of ours may show stock readers another length."""
-    return _block(config).get("max_position_embeddings", config.max_position_embeddings)
-
-
 def loads_with(config: Any) -> str:
     """Who can load a model that is saved with this config."""
-    native = _block(config).get("native", True)
+    native = (getattr(config, "hf_posswap", None) or {}).get("native", True)
     return "transformers alone" if native else "hf_posswap"
-
-
-def _block(config: Any) -> dict[str, Any]:
-    return getattr(config, "hf_posswap", None) or {}

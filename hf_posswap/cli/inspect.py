@@ -5,16 +5,16 @@ import json
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
 
 from hf_posswap.attention import BACKENDS, our_backend, stock_backend
-from hf_posswap.cli.checkpoints import length_of, loads_with, read_config, reading, scheme_in_words
+from hf_posswap.cli.checkpoints import loads_with, read_config, reading, scheme_in_words
 from hf_posswap.cli.turns import rope_turns
 from hf_posswap.cli.wrapping import wrapped
 from hf_posswap.families import Family, family_of
+from hf_posswap.families.base import accepted_length
 from hf_posswap.patching import scheme_of
 from hf_posswap.patching.forward import ENCODING, INPUT, ROTATION
-from hf_posswap.persistence.rope_keys import RopeKeys, rope_keys
+from hf_posswap.persistence.rope_keys import RopeKeys, read_rope_keys
 from hf_posswap.schemes import Geometry, Scheme
 from hf_posswap.schemes.base import Encodings
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> str:
     """A line per fact, or with `--json` an object."""
     config = read_config(args.model)
     with reading(args.model):
-        keys = rope_keys(PreTrainedConfig.get_config_dict(args.model)[0])
+        keys = read_rope_keys(args.model)
     facts = facts_of(config, keys)
     return json.dumps(facts, indent=2) if args.json else _table(facts, keys)
 
@@ -37,7 +37,7 @@ def facts_of(config: Any, keys: RopeKeys) -> dict[str, Any]:
     scheme = scheme_of(config).resolve(geometry)
     with torch.device("meta"):
         encodings = scheme.encodings(geometry)
-    length = length_of(config)
+    length = accepted_length(config)
     return {
         "family": family.name,
         "model_type": config.model_type,

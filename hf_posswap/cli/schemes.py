@@ -94,8 +94,7 @@ def _field_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _option(field: dict[str, Any]) -> str:
-    option = "--" + field["name"].replace("_", "-")
-    return option
+    return "--" + field["name"].replace("_", "-")
 
 
 def _default(field: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from hf_posswap.cli.arguments import plain_value
 from hf_posswap.errors import SchemeError
 from hf_posswap.schemes import BY_NAME, Scheme
-from hf_posswap.schemes.base import make_scheme
+from hf_posswap.schemes.base import make_scheme, scheme_from_dict
 
 EXAMPLE = json.dumps({"name": "log_scaled", "inner": "rope"})
 
@@ -26,4 +26,4 @@ def typed_scheme(typed: str, fields: Mapping[str, Any]) -> Scheme:
     twice = [name for name in fields if name in block]
     if twice:
         raise SchemeError(f"{', '.join(twice)} is given twice: within --scheme and as an option.")
-    return make_scheme(block["name"], {**{k: v for k, v in block.items() if k != "name"}, **fields}, BY_NAME)
+    return scheme_from_dict({**block, **fields}, BY_NAME)

@@ -18,7 +18,6 @@ from transformers.utils import logging
 
 from hf_posswap.cli.checkpoints import (
     fitting_class,
-    length_of,
     loads_with,
     read_config,
     read_model,
@@ -28,6 +27,7 @@ from hf_posswap.cli.checkpoints import (
 )
 from hf_posswap.errors import CheckpointError
 from hf_posswap.families import family_of
+from hf_posswap.families.base import accepted_length
 from hf_posswap.patching import scheme_of
 from hf_posswap.persistence import save
 
@@ -90,7 +90,7 @@ def without_weights(args: argparse.Namespace, config: Any) -> Any:
     if args.dry_run and Path(args.model).is_dir():
         with _without_progress():
             return read_model(args, config, device_map="meta")
-    config.max_position_embeddings = length_of(config)
+    config.max_position_embeddings = accepted_length(config)
     with reading(args.model), torch.device("meta"):
         return fitting_class(config, args.auto_class).from_config(config)
 

@@ -84,3 +84,9 @@ def trained_length(config: Any) -> int:
         "original_max_position_embeddings"
     )
     return int(original or config.max_position_embeddings)
+
+
+def accepted_length(config: Any) -> int:
+    """How many positions the model accepts; a plain checkpoint of ours may show stock readers another length."""
+    block = getattr(config, "hf_posswap", None) or {}
+    return block.get("max_position_embeddings", config.max_position_embeddings)

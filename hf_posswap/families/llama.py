@@ -132,9 +132,8 @@ def _rotation_and_layers(scheme: Scheme, geometry: Geometry) -> tuple[Scheme | N
     layers = geometry.num_hidden_layers
     if not isinstance(scheme, Layered):
         return scheme, [not isinstance(scheme, NoPE)] * layers
-    turning = [s for s in scheme.schemes if not isinstance(s, NoPE)]
     chosen = [scheme.schemes[i] for i in scheme.assignment(layers)]
-    return (turning[0] if len(turning) == 1 else None), [not isinstance(s, NoPE) for s in chosen]
+    return scheme.rotation, [not isinstance(s, NoPE) for s in chosen]
 
 
 def original(config: Any, name: str) -> float | None:

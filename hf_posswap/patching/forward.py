@@ -85,10 +85,12 @@ def before_forward(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     _refuse_ambiguous(base, state, call, length, cache)
     _refuse_too_long(state, call, length, offset)
     state.family.complete_call(base, call, offset)
+    rotation: Any = getattr(base, ROTATION, None)
+    if rotation is None and not hasattr(base, ENCODING):
+        return (), call
     positions = call.get("position_ids")
     if positions is None:
         positions = consecutive(length, offset, tokens.device)
-    rotation: Any = getattr(base, ROTATION, None)
     if rotation is not None:
         call["position_embeddings"] = rotation(rotation.anchor, positions)
     if hasattr(base, ENCODING):

@@ -7,7 +7,8 @@ from typing import Any
 
 from hf_posswap.errors import SchemeError
 from hf_posswap.patching.checks import ORIGINAL, checked, make, refuse_unrecorded_length
-from hf_posswap.schemes import SCHEMES, Geometry, Layered, LogScaled, ProportionalRoPE, Scheme, YaRN
+from hf_posswap.schemes import SCHEMES, Geometry, ProportionalRoPE, Scheme, YaRN
+from hf_posswap.schemes.composition import Composition
 from hf_posswap.schemes.rope import RescaledRoPE, RoPE
 
 THETA = "theta"
@@ -39,9 +40,8 @@ def rotary_methods(scheme: Scheme) -> dict[str, type[RoPE]]:
 
 def rotations(scheme: Scheme) -> list[Scheme]:
     """The schemes that can be rescaled inside of a composition; none in a scheme that is no composition."""
-    inner = scheme.schemes if isinstance(scheme, Layered) else ()
-    inner = (scheme.inner,) if isinstance(scheme, LogScaled) else inner
-    return [member for member in inner if rotary_methods(member)]
+    parts = scheme.parts if isinstance(scheme, Composition) else ()
+    return [part for part in parts if rotary_methods(part)]
 
 
 def rescaled(
@@ -54,13 +54,10 @@ def rescaled(
     """
     if isinstance(scheme, RoPE):
         return _rescaled(config, scheme, geometry, method, length, fields)
-    longer = {m: rescaled(config, m, geometry, method, length, fields) for m in rotations(scheme)}
-    if isinstance(scheme, LogScaled):
-        inner, geometry = longer[scheme.inner]
-        return replace(scheme, inner=inner), geometry
-    assert isinstance(scheme, Layered)
-    members = tuple(longer[m][0] if m in longer else m for m in scheme.schemes)
-    return replace(scheme, schemes=members), next(iter(longer.values()))[1]
+    assert isinstance(scheme, Composition)
+    longer = {part: rescaled(config, part, geometry, method, length, fields) for part in rotations(scheme)}
+    _, geometry = next(iter(longer.values()))
+    return scheme.with_parts(tuple(longer[part][0] if part in longer else part for part in scheme.parts)), geometry
 
 
 def _rescaled(

@@ -11,12 +11,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from hf_posswap.errors import CheckpointError, SchemeError
 from hf_posswap.families import family_of
+from hf_posswap.families.base import accepted_length
 from hf_posswap.families.configs import NeedsPosswap, register_configs
 from hf_posswap.patching import patch, patch_state
 from hf_posswap.patching.checks import checked_scheme, contradiction, make, refuse_contradiction, saved_scheme
 from hf_posswap.patching.install import install
 from hf_posswap.persistence import auto
-from hf_posswap.persistence.rope_keys import refuse_contradictory_keys
+from hf_posswap.persistence.rope_keys import read_rope_keys
 from hf_posswap.schemes import Scheme
 from hf_posswap.schemes.learned import LearnedEncoding
 
@@ -54,7 +55,7 @@ def load_with_info(path_or_name: str | os.PathLike[str], auto_class: Any, **kwar
     config = kwargs.pop("config", None)
     shared = {k: kwargs[k] for k in ("revision", "token", "cache_dir", "local_files_only", "subfolder") if k in kwargs}
     if config is None:
-        refuse_contradictory_keys(path_or_name, **shared)
+        read_rope_keys(path_or_name, **shared)
         config = AutoConfig.from_pretrained(path_or_name, **shared)
     saved = saved_scheme(config)
     with_info = {**kwargs, "use_safetensors": True, "output_loading_info": True}
@@ -82,7 +83,7 @@ def _take_over_native(model: Any, saved: Scheme) -> None:
     encodings = scheme.encodings(geometry)
     if isinstance(encodings.input, LearnedEncoding) and family.input_slot is not None:
         encodings.input.take(model.base_model.get_submodule(family.input_slot).weight)
-    length = model.config.hf_posswap.get("max_position_embeddings", model.config.max_position_embeddings)
+    length = accepted_length(model.config)
     install(model, family, scheme, geometry, max_length=length, encodings=encodings, reloaded=True)
 
 

@@ -156,10 +156,8 @@ def rotation_of(scheme: Scheme, geometry: Geometry) -> Rotation:
     Raises:
         SchemeError: the scheme is no single rotation.
     """
-    if isinstance(scheme, Layered):
-        turning = [member for member in scheme.schemes if not isinstance(member, NoPE)]
-        if len(turning) == 1:
-            return rotation_of(turning[0], geometry)
+    if isinstance(scheme, Layered) and scheme.rotation is not None:
+        return rotation_of(scheme.rotation, geometry)
     if isinstance(scheme, NoPE):
         return Rotation((0.0,) * (geometry.head_dim // 2))
     if not isinstance(scheme, RoPE):

@@ -64,15 +64,15 @@ def rope_keys(config: Mapping[str, Any]) -> RopeKeys:
     return RopeKeys(style, _complete(config, v4 or v5))
 
 
-def refuse_contradictory_keys(path_or_name: Any, **options: Any) -> None:
-    """Reads the raw config of a checkpoint; `options` go to `PreTrainedConfig.get_config_dict`.
+def read_rope_keys(path_or_name: Any, **options: Any) -> RopeKeys:
+    """Those of the raw config of a checkpoint; `options` go to `PreTrainedConfig.get_config_dict`.
 
     Raises:
         CheckpointError: its two styles of rope keys disagree.
     """
     config, _ = PreTrainedConfig.get_config_dict(path_or_name, **options)
-    if isinstance(config, Mapping):  # transformers says what is wrong with anything else
-        rope_keys(config)
+    # Of a config that is no mapping transformers says what is wrong.
+    return rope_keys(config if isinstance(config, Mapping) else {})
 
 
 def rope_type_of(keys: Mapping[str, Any]) -> str:

@@ -186,9 +186,13 @@ class RotaryEncoding(Encoding):
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos and sin `[B, L, W]` for `positions [B, L]`, each times `attention_scaling` where it turns."""
-        cos, sin = cos_and_sin(positions, self.inv_freq, self.attention_scaling, self.still)
+        cos, sin = cos_and_sin(positions, *self.frequencies(positions), self.still)
         cos, sin = (x.to(device=positions.device, dtype=dtype) for x in (cos, sin))
         return torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
+
+    def frequencies(self, positions: Tensor) -> tuple[Tensor, float | Tensor]:
+        """inv_freq and the factor on cos and sin, as `cos_and_sin` takes them."""
+        return self.inv_freq, self.attention_scaling
 
 
 class NoRotation(Encoding):

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hf_posswap.errors import SchemeError
 from hf_posswap.schemes.base import Geometry, Kind
 from hf_posswap.schemes.fields import MAX_POSITIONS
 from hf_posswap.schemes.length_dependent import LengthDependentRoPE, doublings
+from hf_posswap.schemes.ntk import refuse_one_pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +31,7 @@ class DynamicNTKRoPE(LengthDependentRoPE):
 
     def check_width(self, geometry: Geometry) -> None:
         super().check_width(geometry)
-        if self.dim(geometry) <= 2:
-            raise SchemeError(
-                f"{self.name} divides by d - 2 and needs more than 2 dimensions that turn, not {self.dim(geometry)}."
-            )
+        refuse_one_pair(self, geometry)
 
     def segment_lengths(self) -> list[int]:
         return doublings(self.original, MAX_POSITIONS)
@@ -56,7 +53,7 @@ class DynamicNTKRoPE(LengthDependentRoPE):
         return self.original if self.mode == "call" else None
 
     def rope_parameters(self, geometry: Geometry) -> dict[str, Any] | None:
-        native = None if self.mode == "segment" else super().rope_parameters(geometry)
+        native = super().rope_parameters(geometry)
         return native and {**native, "rope_type": "default" if self.mode == "static" else "dynamic"}
 
     def native_fields(self, geometry: Geometry) -> dict[str, Any]:

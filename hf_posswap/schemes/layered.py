@@ -18,7 +18,9 @@ from hf_posswap.schemes.base import (
     PositionPairEncoding,
     Scheme,
 )
+from hf_posswap.schemes.composition import Composition
 from hf_posswap.schemes.fields import members, text
+from hf_posswap.schemes.nope import NoPE
 
 T = TypeVar("T")
 
@@ -40,7 +42,7 @@ class PerLayer(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layered(Scheme):
+class Layered(Composition):
     """`Layered(RoPE(), NoPE(), pattern="RRRN")`: the pattern repeats over the layers, and a letter stands for a scheme
     in order of first appearance.
 
@@ -73,12 +75,21 @@ class Layered(Scheme):
         kinds = {scheme.kind for scheme in self.schemes}
         self._say(
             kind=next((kind for kind in ("score", "bias", "rotary") if kind in kinds), "input"),
-            causal_only=next((s.causal_only for s in self.schemes if s.causal_only), None),
-            refuses_cache=next((s.refuses_cache for s in self.schemes if s.refuses_cache), None),
-            stock_differs=next((s.stock_differs for s in self.schemes if s.stock_differs), None),
-            has_order=any(s.has_order for s in self.schemes),
             relative=all(s.relative for s in self.schemes),
         )
+
+    @property
+    def parts(self) -> tuple[Scheme, ...]:
+        return self.schemes
+
+    def with_parts(self, parts: tuple[Any, ...]) -> "Layered":
+        return replace(self, schemes=parts)
+
+    @property
+    def rotation(self) -> Scheme | None:
+        """The one scheme beside NoPE; None when there is none, or more than one."""
+        others = [scheme for scheme in self.schemes if not isinstance(scheme, NoPE)]
+        return others[0] if len(others) == 1 else None
 
     def resolve(self, geometry: Geometry) -> "Layered":
         missing = sorted(set(range(len(self.schemes))) - set(self.assignment(geometry.num_hidden_layers)))
@@ -87,7 +98,7 @@ class Layered(Scheme):
                 f"layered: pattern {self.pattern!r} gives {self.schemes[missing[0]].name} no layer in a model of "
                 f"{geometry.num_hidden_layers}."
             )
-        resolved = replace(self, schemes=tuple(scheme.resolve(geometry) for scheme in self.schemes))
+        resolved = super().resolve(geometry)
         for scheme in resolved.schemes:
             if scheme.encodings(geometry).input is not None:
                 raise SchemeError(f"layered: {scheme.name} is added to the token embeddings and so reaches all layers.")
@@ -97,9 +108,6 @@ class Layered(Scheme):
         """Which of the schemes each layer has."""
         order = list(dict.fromkeys(self.pattern))
         return tuple(order.index(self.pattern[i % len(self.pattern)]) for i in range(layers))
-
-    def max_length(self, geometry: Geometry) -> int | None:
-        return max((n for s in self.schemes if (n := s.max_length(geometry)) is not None), default=None)
 
     def build(self, geometry: Geometry) -> None:
         return None

@@ -6,7 +6,7 @@ length stay rotated by other frequencies, so a decoder with a cache computes som
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,9 @@ class LengthDependentRoPE(RescaledRoPE):
     - "call": as published, by the last position of each row. Forward passes only: a cache is refused.
     """
 
+    native_modes: ClassVar[tuple[str, ...]] = ("static", "call")
+    """The modes that `rope_parameters` can say."""
+
     mode: str = choice("segment", MODES)
 
     def __post_init__(self) -> None:
@@ -64,6 +67,9 @@ class LengthDependentRoPE(RescaledRoPE):
     def scaling(self, geometry: Geometry) -> float:
         return float(self.frequencies(_float64(self.longest), geometry)[1])
 
+    def rope_parameters(self, geometry: Geometry) -> dict[str, Any] | None:
+        return super().rope_parameters(geometry) if self.mode in self.native_modes else None
+
     def build(self, geometry: Geometry) -> nn.Module:
         if self.mode == "static":
             return super().build(geometry)
@@ -77,13 +83,11 @@ class CallRotation(RotaryEncoding):
         super().__init__(scheme.inv_freq(geometry), 1.0, scheme.still(geometry))
         self.scheme, self.geometry = scheme, geometry
 
-    def rotation(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def frequencies(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         last = positions.amax(dim=-1, keepdim=True)
         last = (last.cpu() if last.device.type == "mps" else last).to(torch.float64)
         inv_freq, scaling = self.scheme.frequencies(last + 1, self.geometry)
-        cos, sin = cos_and_sin(positions, inv_freq, scaling[..., None], self.still)
-        cos, sin = (x.to(device=positions.device, dtype=dtype) for x in (cos, sin))
-        return torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
+        return inv_freq, scaling[..., None]
 
 
 class SegmentedRotation(ScoreEncoding):

@@ -5,7 +5,7 @@ Llama 3 (2407.21783, section 3.4.3); the formula is that of Meta's reference cod
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -43,12 +43,3 @@ class Llama3RoPE(RescaledRoPE):
         turns = kept * self.original / (2 * math.pi)
         share = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
         return kept / self.factor * (1 - share) + kept * share
-
-    def native_fields(self, geometry: Geometry) -> dict[str, Any]:
-        return {
-            "rope_theta": self.theta,
-            "factor": self.factor,
-            "low_freq_factor": self.low_freq_factor,
-            "high_freq_factor": self.high_freq_factor,
-            "original_max_position_embeddings": self.original,
-        }

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from hf_posswap.errors import SchemeError
 from hf_posswap.schemes.base import Encodings, Geometry, Kind, NoBias, PositionPairEncoding, Scheme
+from hf_posswap.schemes.composition import Composition
 from hf_posswap.schemes.fields import member, number
 from hf_posswap.schemes.layered import Layered
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogScaled(Scheme):
+class LogScaled(Composition):
     """`LogScaled(RoPE())`: another scheme, with queries times `max(1, ln(p + 1) / ln L)` for a position p.
 
     On an encoder, where every row is read whole, the number of its tokens stands for p + 1. L is
@@ -45,22 +46,18 @@ class LogScaled(Scheme):
         inner = self.inner
         if isinstance(inner, (Layered, LogScaled)):
             raise SchemeError(f"log_scaled: {inner.name} cannot be inside of it; put log_scaled inside of layered.")
-        self._say(
-            kind="score" if inner.kind == "score" else "bias",
-            causal_only=inner.causal_only,
-            refuses_cache=inner.refuses_cache,
-            has_order=inner.has_order,
-        )
+        self._say(kind="score" if inner.kind == "score" else "bias")
+
+    @property
+    def parts(self) -> tuple[Scheme, ...]:
+        return (self.inner,)
+
+    def with_parts(self, parts: tuple[Any, ...]) -> "LogScaled":
+        return replace(self, inner=parts[0])
 
     def resolve(self, geometry: Geometry) -> "LogScaled":
-        resolved = replace(self, inner=self.inner.resolve(geometry))
+        resolved = super().resolve(geometry)
         return resolved.with_defaults(original_max_position_embeddings=max(2, geometry.trained_length))
-
-    def max_length(self, geometry: Geometry) -> int | None:
-        return self.inner.max_length(geometry)
-
-    def limit(self) -> int | None:
-        return self.inner.limit()
 
     def build(self, geometry: Geometry) -> "LogScaledScores":
         assert self.original_max_position_embeddings is not None

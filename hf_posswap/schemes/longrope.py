@@ -67,9 +67,6 @@ class LongRoPE(LengthDependentRoPE):
             return 1.0
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original))
 
-    def rope_parameters(self, geometry: Geometry) -> dict[str, Any] | None:
-        return None if self.mode == "segment" else super().rope_parameters(geometry)
-
     def native_fields(self, geometry: Geometry) -> dict[str, Any]:
         long = list(self.long_factor)
         # With both lists long, every reader's choice between them is the same.

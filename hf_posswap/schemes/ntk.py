@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hf_posswap.errors import SchemeError
 from hf_posswap.schemes.base import Geometry
-from hf_posswap.schemes.rope import RescaledRoPE, inverse_frequencies
+from hf_posswap.schemes.rope import RescaledRoPE, RoPE, inverse_frequencies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,7 @@ class NTKRoPE(RescaledRoPE):
 
     def check_width(self, geometry: Geometry) -> None:
         super().check_width(geometry)
-        if self.dim(geometry) <= 2:
-            raise SchemeError(
-                f"{self.name} divides by d - 2 and needs more than 2 dimensions that turn, not {self.dim(geometry)}."
-            )
+        refuse_one_pair(self, geometry)
 
     def scaled_theta(self, geometry: Geometry) -> float:
         """The larger base."""
@@ -39,3 +36,11 @@ class NTKRoPE(RescaledRoPE):
 
     def native_fields(self, geometry: Geometry) -> dict[str, Any]:
         return {"rope_theta": self.scaled_theta(geometry)}
+
+
+def refuse_one_pair(scheme: RoPE, geometry: Geometry) -> None:
+    """Raises SchemeError where the exponent d / (d - 2) does not exist."""
+    if scheme.dim(geometry) <= 2:
+        raise SchemeError(
+            f"{scheme.name} divides by d - 2 and needs more than 2 dimensions that turn, not {scheme.dim(geometry)}."
+        )

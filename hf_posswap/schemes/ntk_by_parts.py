@@ -33,12 +33,4 @@ class NTKByPartsRoPE(RescaledRoPE):
         return kept / self.factor * share + kept * (1 - share)
 
     def native_fields(self, geometry: Geometry) -> dict[str, Any]:
-        return {
-            "rope_theta": self.theta,
-            "factor": self.factor,
-            "original_max_position_embeddings": self.original,
-            "beta_fast": self.beta_fast,
-            "beta_slow": self.beta_slow,
-            "truncate": self.truncate,
-            "attention_factor": 1.0,
-        }
+        return {**super().native_fields(geometry), "attention_factor": 1.0}

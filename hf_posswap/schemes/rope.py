@@ -134,6 +134,11 @@ class RescaledRoPE(RoPE):
     def max_length(self, geometry: Geometry) -> int | None:
         return round(self.factor * self.original)
 
+    def native_fields(self, geometry: Geometry) -> dict[str, Any]:
+        """The fields under their own names, but for those that `rope_parameters` adds or has no word for."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: v for k, v in values.items() if v is not None and k not in ("mode", "partial_rotary_factor")}
+
     @classmethod
     def from_rope_parameters(cls: type[Rotary], parameters: Mapping[str, Any]) -> Rotary:
         # DeepSeek and Phi-3 leave the factor out: transformers then takes the ratio of the config's lengths.

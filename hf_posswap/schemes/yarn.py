@@ -5,7 +5,7 @@ The ramp is linear in the index of the pair, as in the published code and in tra
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -32,6 +32,7 @@ class YaRN(LengthDependentRoPE):
     name: ClassVar[str] = "yarn"
     source: ClassVar[str] = "2309.00071"
     rope_type: ClassVar[str | None] = "yarn"
+    native_modes: ClassVar[tuple[str, ...]] = ("static",)
 
     beta_fast: float = number(32.0, low=1e-3, high=1e6)
     beta_slow: float = number(1.0, low=1e-3, high=1e6)
@@ -61,13 +62,6 @@ class YaRN(LengthDependentRoPE):
         if self.mscale and self.mscale_all_dim:
             return _temperature(self.mscale, factor) / _temperature(self.mscale_all_dim, factor)
         return _temperature(1.0, factor)
-
-    def native_fields(self, geometry: Geometry) -> dict[str, Any]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {k: v for k, v in values.items() if v is not None and k not in ("mode", "partial_rotary_factor")}
-
-    def rope_parameters(self, geometry: Geometry) -> dict[str, Any] | None:
-        return super().rope_parameters(geometry) if self.mode == "static" else None
 
 
 def interpolated_share(scheme: Any, geometry: Geometry) -> Tensor:
