@@ -11,8 +11,8 @@ from hf_posswap.registration import register_when_transformers_is_imported
 
 if TYPE_CHECKING:
     from hf_posswap.errors import CheckpointError, EvaluationError, FamilyError, PosswapError, SchemeError
+    from hf_posswap.extending import extend
     from hf_posswap.patching import check, patch, scheme_of, unpatch
-    from hf_posswap.patching.extending import extend
     from hf_posswap.persistence import load, save
     from hf_posswap.persistence.export import export
     from hf_posswap.schemes import *  # noqa: F403
@@ -25,7 +25,7 @@ _CALLS = {
     "unpatch": "patching",
     "scheme_of": "patching",
     "check": "patching",
-    "extend": "patching.extending",
+    "extend": "extending",
     "export": "persistence.export",
     "load": "persistence",
     "save": "persistence",

@@ -123,7 +123,8 @@ def compare(accelerator, source, tokenizer, stream, blocks: list[torch.Tensor], 
             row, started = {"name": label.format(scheme.name), "steps": steps}, time.perf_counter()
             if steps:
                 train(accelerator, model, stream, lengths[-1], steps, args.lr, args, f"fine-tuning {row['name']}")
-            row |= perplexity(model, blocks, possible, progress=accelerator.is_main_process).to_dict()
+            found = perplexity(model, blocks, possible, protocol="disjoint", progress=accelerator.is_main_process)
+            row |= found.to_dict()
             rows.append({**row, "scheme": scheme.to_dict(), "seconds": time.perf_counter() - started})
         if "extended" in label:
             accelerator.on_main_process(hp.save)(model, Path(args.output) / "model", tokenizer=tokenizer)
@@ -135,7 +136,7 @@ def table(rows: list[dict], lengths: list[int]) -> str:
     lines = [["scheme", "steps", *(f"{n // lengths[0]}x = {n}" for n in lengths), "seconds"]]
     for row in rows:
         at = dict.fromkeys(lengths, "too long")
-        at |= {result["window"]: f"{result['perplexity']:.2f} ({result['ratio']:.2f})" for result in row["lengths"]}
+        at |= {result["length"]: f"{result['perplexity']:.2f} ({result['ratio']:.2f})" for result in row["lengths"]}
         lines.append([row["name"], str(row["steps"]), *at.values(), f"{row['seconds']:.1f}"])
     lines.append(["tokens scored", "", *(str(result["tokens"]) for result in rows[-1]["lengths"]), ""])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -148,7 +149,7 @@ def picture(rows: list[dict], lengths: list[int], path: Path) -> None:
     figure, names = Figure(figsize=(9, 4.5), layout="constrained"), list(dict.fromkeys(row["name"] for row in rows))
     axes = figure.subplots()
     for row in rows:
-        points = [(result["window"], result["perplexity"]) for result in row["lengths"]]
+        points = [(result["length"], result["perplexity"]) for result in row["lengths"]]
         i, label = names.index(row["name"]), f"{row['name']}, {row['steps']} steps"
         style = {"color": f"C{i}", "marker": "osD^"[i], "linestyle": "-" if row["steps"] else ":"}
         axes.plot(*zip(*points, strict=True), label=label, **style)

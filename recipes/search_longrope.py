@@ -74,12 +74,13 @@ def compare(model, result, blocks: list[torch.Tensor]) -> list[dict]:
     for name, scheme in schemes.items():
         hp.patch(model, scheme)
         calibration = result.perplexity if name == "longrope found" else result.baselines.get(name)
-        rows.append({"name": name, "calibration": calibration, **perplexity(model, blocks, lengths).to_dict()})
+        measured = perplexity(model, blocks, lengths, protocol="disjoint")
+        rows.append({"name": name, "calibration": calibration, **measured.to_dict()})
     return rows
 
 
 def table(rows: list[dict]) -> str:
-    lengths = [length["window"] for length in rows[0]["lengths"]]
+    lengths = [length["length"] for length in rows[0]["lengths"]]
     lines = [["scheme", "calibration text", *(f"held out, {n}" for n in lengths)]]
     for row in rows:
         calibration = "" if row["calibration"] is None else f"{row['calibration']:.3f}"

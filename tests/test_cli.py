@@ -27,8 +27,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import hf_posswap as hp
 from hf_posswap.cli import main
-from hf_posswap.cli.arguments import parse_arguments, plain_value
+from hf_posswap.cli.arguments import parse_arguments
 from hf_posswap.cli.checkpoints import fitting_class, read_config, read_model
+from hf_posswap.cli.parser import plain_value
 from hf_posswap.cli.where_it_works import example
 from hf_posswap.cli.writing import without_weights
 from hf_posswap.families import FAMILIES, family_of
@@ -50,33 +51,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
         return made[key]
 
     return at
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """`main` with exit code, stdout and stderr."""
-
-    def call(*argv: Any) -> Any:
-        capsys.readouterr()
-        code = main([str(argument) for argument in argv])
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=code, out=out, err=err)
-
-    return call
-
-
-@pytest.fixture
-def refused(run: Callable[..., Any]) -> Callable[..., str]:
-    """Asserts exit code 2, nothing on stdout and one line on stderr, which it returns."""
-
-    def call(*argv: Any) -> str:
-        done = run(*argv)
-        assert (done.code, done.out) == (2, ""), done
-        assert done.err.startswith("hf-posswap: ")
-        assert done.err.count("\n") == 1
-        return done.err
-
-    return call
 
 
 def logits(model: Any) -> torch.Tensor:

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from hf_posswap.cli.arguments import BAD_INPUT, one_line, parse_arguments
+from hf_posswap.cli.arguments import parse_arguments
+from hf_posswap.cli.parser import BAD_INPUT, one_line
 from hf_posswap.errors import PosswapError
 
 INTERRUPTED, NOBODY_READS = 130, 141
@@ -47,7 +48,8 @@ def _run(argv: Sequence[str]) -> int:
         return int(done.code or 0)
     except (PosswapError, OSError) as error:
         return _say(error, BAD_INPUT)
-    print(result)
+    if result:  # of several processes one prints
+        print(result)
     return 0
 
 

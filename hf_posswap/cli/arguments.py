@@ -1,16 +1,12 @@
 """What can be typed. A scheme's fields are options too, but only the scheme knows which ones there are."""
 
 import argparse
-import contextlib
-import json
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from hf_posswap import __version__
-
-BAD_INPUT = 2
-
-WORDS = {"true": True, "false": False, "none": None}
+from hf_posswap.cli.measuring_arguments import add_measuring
+from hf_posswap.cli.parser import FIELDS, SCHEME_WITHIN, Once, Parser, admit_fields
 
 PLOT_SIZES = {
     "--trained-length": "the trained length",
@@ -18,41 +14,6 @@ PLOT_SIZES = {
     "--heads": "the number of heads",
     "--hidden-size": "the hidden size",
 }
-
-FIELDS = "Fields of the scheme are options too: --factor 4 --truncate false. `hf-posswap schemes` lists them."
-
-SCHEME_WITHIN = """
- Lists and schemes are JSON: --schemes '["rope", "nope"]' --pattern RRRN, or --inner '{"name": "yarn", "factor": 4}' in
-the form that `hf-posswap inspect --json` prints; --scheme itself takes such JSON as well."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Says usage errors in one line. Options cannot be abbreviated: they would take a field's place."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"hf-posswap: {one_line(message)} (see {self.prog} --help)\n")
-
-
-class Once(argparse.Action):
-    """An option that cannot be given twice: the first would be dropped without a word."""
-
-    def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
-        if getattr(namespace, self.dest, None) is not None:
-            parser.error(f"{option_string} is given twice")
-        setattr(namespace, self.dest, value)
-
-
-class Field(argparse.Action):
-    """Collects one field of the scheme in `fields`."""
-
-    def __call__(self, parser: Any, namespace: Any, value: Any, option_string: str | None = None) -> None:
-        name = self.option_strings[0][2:].replace("-", "_")
-        if name in namespace.fields:
-            parser.error(f"{option_string} is given twice")
-        namespace.fields[name] = plain_value(value)
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -67,6 +28,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     _add_reading(commands)
     _add_writing(commands, argv)
     _add_plot(commands, argv)
+    add_measuring(commands, argv)
     return parser.parse_args(argv)
 
 
@@ -98,8 +60,7 @@ def _add_writing(commands: Any, argv: Sequence[str]) -> None:
     export = commands.add_parser("export", parents=[shared], help="save without hf_posswap, and say who can run it")
     export.add_argument("--compat", choices=("v5", "v4+v5"), default="v5", help="transformers 5, or 4 as well")
     for command in (patch, extend):
-        command.set_defaults(fields={})
-        _admit_fields(command, argv)
+        admit_fields(command, argv)
 
 
 def _add_plot(commands: Any, argv: Sequence[str]) -> None:
@@ -111,28 +72,4 @@ def _add_plot(commands: Any, argv: Sequence[str]) -> None:
     plot.add_argument("--max-length", metavar="N", type=int, help="how many positions to draw")
     for option, of_what in PLOT_SIZES.items():
         plot.add_argument(option, metavar="N", type=int, help=f"{of_what} of the model that it is drawn for")
-    plot.set_defaults(fields={})
-    _admit_fields(plot, argv)
-
-
-def _admit_fields(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Every option that the command does not have is a field with a value, right or wrong."""
-    for name in {argument.partition("=")[0] for argument in argv}:
-        if name.startswith("--") and name != "--":
-            with contextlib.suppress(argparse.ArgumentError):  # the command has it
-                parser.add_argument(name, action=Field, dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
-def plain_value(text: str) -> Any:
-    """A number, a list, a boolean or None where the text reads as one, else the text."""
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def one_line(message: object) -> str:
-    """A message without its line breaks."""
-    return " ".join(str(message).split())
+    admit_fields(plot, argv)

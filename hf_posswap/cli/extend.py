@@ -6,6 +6,7 @@ from typing import Any
 
 from hf_posswap.cli.writing import rewrite
 from hf_posswap.errors import SchemeError
+from hf_posswap.extending import AUTO
 from hf_posswap.patching.extending import extend
 from hf_posswap.schemes import SCHEMES
 from hf_posswap.transfer import GROWTH, growth_fields
@@ -13,6 +14,11 @@ from hf_posswap.transfer import GROWTH, growth_fields
 
 def run(args: argparse.Namespace) -> str:
     """What was saved. All that can be refused is refused before weights are read."""
+    if args.method == AUTO:
+        raise SchemeError(
+            "Methods are tried on a text: `hf-posswap advise MODEL --max-length N --text FILE` does, and prints the "
+            "command that applies the best."
+        )
     _refuse_fields(args.fields)
 
     def longer(model: Any, tokenizer: Any) -> None:

@@ -4,8 +4,8 @@ import argparse
 from dataclasses import replace
 
 from hf_posswap.cli.typed_scheme import typed_scheme
+from hf_posswap.profiles.without_model import EXAMPLE
 from hf_posswap.report import checked_target, plot_scheme, save_figure
-from hf_posswap.report.plot import EXAMPLE
 from hf_posswap.schemes import Geometry
 
 

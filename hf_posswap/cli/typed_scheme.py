@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hf_posswap.cli.arguments import plain_value
+from hf_posswap.cli.parser import plain_value
 from hf_posswap.errors import SchemeError
 from hf_posswap.schemes import BY_NAME, Scheme
 from hf_posswap.schemes.base import make_scheme, scheme_from_dict

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from hf_posswap.errors import EvaluationError, FamilyError, SchemeError
@@ -16,13 +15,17 @@ from hf_posswap.evaluation.output_head import hidden_states_and_head
 from hf_posswap.patching import scheme_of
 
 CHUNK_ELEMENTS = 2**23
-"""Logits that exist at one time: 32 MiB in float32, and as much again for their softmax."""
+"""Logits that exist at one time, 32 MiB in float32, unless that is fewer than `CHUNK_ROWS` positions."""
+CHUNK_ROWS = 256
+"""Positions that go through the head at least: with fewer a GPU waits for the head's weights, not for arithmetic."""
 
 CAUSAL_WHEN_DECODER = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} & {*MODEL_FOR_MASKED_LM_MAPPING_NAMES} | {"xlnet"}
 """Model types that transformers lists as causal although they are so only with `is_decoder=True`; XLNet never is."""
 
 
-def token_nll(model: Any, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+def token_nll(
+    model: Any, input_ids: Tensor, attention_mask: Tensor | None = None, *, last: int | None = None
+) -> Tensor:
     """Negative log-likelihood in nats, `[B, L-1]`: entry t is that of token t + 1 given tokens 0 to t.
 
     One forward pass without cache, dropout or gradients, exact for every class with a causal language modelling head;
@@ -31,21 +34,25 @@ def token_nll(model: Any, input_ids: Tensor, attention_mask: Tensor | None = Non
 
     `input_ids [B, L]` are token ids; `attention_mask [B, L]` is 1 for tokens and 0 for padding on either side. Where a
     token or its predecessor is padding, the entry is NaN: take `nanmean()`. The result is float32 (float64) and lies
-    where the model's output embeddings are. The model's training mode is restored.
+    where the model's output embeddings are. The model's training mode is restored. With `last`, only the last so many
+    entries are computed and returned, `[B, last]`: what is in front of them is context, and costs no output head.
 
     Raises:
-        EvaluationError: no causal language model, a head that does more than is known here, ids that are none, or more
-            tokens than the model has positions for.
+        EvaluationError: no causal language model, a head that does more than is known here, ids that are none, more
+            tokens than the model has positions for, or a `last` that is no number of tokens with one in front.
     """
     refuse_non_causal(model)
     _check_tokens(model, input_ids, attention_mask)
+    if last is not None and last not in range(1, input_ids.shape[1]):
+        raise EvaluationError(f"last is from 1 to {input_ids.shape[1] - 1}, the tokens with one in front, not {last}.")
     refuse_too_long(model, input_ids.shape[1])
     with evaluating(model):
         hidden, head = hidden_states_and_head(model, _call(model, input_ids, attention_mask))
-        nll = _by_chunks(hidden[:, :-1], head, input_ids[:, 1:].to(hidden.device))
+        scored = input_ids.shape[1] - 1 if last is None else last
+        nll = _by_chunks(hidden[:, -1 - scored : -1], head, input_ids[:, -scored:].to(hidden.device))
     if attention_mask is None:
         return nll
-    real = attention_mask.to(nll.device) != 0
+    real = attention_mask.to(nll.device)[:, -1 - scored :] != 0
     return nll.masked_fill(~(real[:, 1:] & real[:, :-1]), torch.nan)
 
 
@@ -85,6 +92,16 @@ def refuse_too_long(model: Any, length: int) -> None:
         )
 
 
+def refuse_unknown_tokens(model: Any, input_ids: Tensor) -> None:
+    """Raises EvaluationError when the model has no embedding for one of these ids, of which there is at least one."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    if input_ids.min() < 0 or input_ids.max() >= vocabulary:
+        raise EvaluationError(
+            f"Token ids from {int(input_ids.min())} to {int(input_ids.max())} do not fit a vocabulary of {vocabulary}: "
+            "take the model's own tokenizer."
+        )
+
+
 def position_limit(model: Any) -> int | None:
     """How many positions a model has when they come from a table; None when they come from a formula."""
     try:
@@ -112,12 +129,7 @@ def _check_tokens(model: Any, input_ids: Tensor, attention_mask: Tensor | None) 
         raise EvaluationError(
             f"attention_mask {list(attention_mask.shape)} is not of the shape of input_ids {list(input_ids.shape)}."
         )
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    if input_ids.min() < 0 or input_ids.max() >= vocabulary:
-        raise EvaluationError(
-            f"Token ids from {int(input_ids.min())} to {int(input_ids.max())} do not fit a vocabulary of {vocabulary}: "
-            "take the model's own tokenizer."
-        )
+    refuse_unknown_tokens(model, input_ids)
 
 
 def _call(model: Any, input_ids: Tensor, attention_mask: Tensor | None) -> dict[str, Any]:
@@ -134,10 +146,14 @@ def _by_chunks(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor
     """Cross-entropy `[B, L]` of `targets [B, L]`, from `hidden [B, L, E]`."""
     flat_hidden, flat_targets = hidden.flatten(0, 1), targets.flatten()
     vocabulary = head(flat_hidden[:1]).shape[-1]
-    size = max(1, CHUNK_ELEMENTS // vocabulary)
-    parts = []
-    for start in range(0, len(flat_targets), size):
-        logits = head(flat_hidden[start : start + size])
-        exact = logits if logits.dtype == torch.float64 else logits.float()
-        parts.append(cross_entropy(exact, flat_targets[start : start + size], reduction="none"))
-    return torch.cat(parts).view_as(targets)
+    size = max(CHUNK_ROWS, CHUNK_ELEMENTS // vocabulary)
+    parts = zip(flat_hidden.split(size), flat_targets.split(size), strict=True)
+    return torch.cat([_cross_entropy(head(rows), ids) for rows, ids in parts]).view_as(targets)
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """`[N]` of logits `[N, V]`, which are overwritten: half the memory of torch's own, and less rounding."""
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    of_targets = exact.gather(1, targets[:, None])[:, 0]
+    largest = exact.amax(dim=1)
+    return exact.sub_(largest[:, None]).exp_().sum(dim=1).log_().add_(largest).sub_(of_targets)

@@ -24,34 +24,7 @@ LENGTH_ONLY = "length"
 
 
 def extend(model: Model, max_length: int, method: str | None = None, *, tokenizer: Any = None, **fields: Any) -> Model:
-    """Raises the length that the model accepts to `max_length` positions, in place, and returns it.
-
-    `method` and its `fields` depend on the scheme that the model has:
-
-    - A learned table grows by "interpolate" (default; `interpolation="cubic"`), "tile", "repeat_last", "hierarchical"
-      (`alpha`), "random" (`seed`) or "group". The middle four keep the rows of old positions; `transfer.py` has the
-      formulas.
-    - RoPE and its rescalings go on by "yarn" (default) or another rescaling, whose name is the method: "linear", "ntk",
-      "dynamic", "ntk_by_parts", "llama3", "longrope" (needs `long_factor`). They take the fields of that scheme except
-      for `factor`, which is worked out: `max_length` by the length before any extension, whatever the model was
-      extended by so far. The base is the one of before, too. "theta" raises the base instead, and needs `rope_theta`.
-    - `layered` and `log_scaled` go on in those of their schemes that are RoPE (SmolLM3: the layers that rotate).
-    - p-RoPE goes on by "proportional" (all its frequencies divided by the factor) or "theta".
-    - All other schemes take "length" alone.
-
-    A method that the model has already keeps its fields (`mode`, `beta_fast`, `short_factor` ...) unless they are
-    given, but for `attention_factor`, which is worked out anew. `partial_rotary_factor` stays in any case.
-
-    The length before any extension is `original_max_position_embeddings`: given, or that of the model's scheme or
-    config, else the config's length. A stock config with linear (or proportional) scaling does not say whether its
-    length is the one from before or after, so there it must be given.
-
-    `tokenizer.model_max_length` is raised along when a tokenizer is given.
-
-    Raises:
-        FamilyError: the model is not supported, or is wrapped.
-        SchemeError: no such method or field for this scheme, or `max_length` is not longer. The model is unchanged.
-    """
+    """`hf_posswap.extend` without `method="auto"`; what it does is said there."""
     refuse_wrapped(model)
     length = _checked_length(model, max_length)
     family = family_of(model.config)
@@ -61,7 +34,7 @@ def extend(model: Model, max_length: int, method: str | None = None, *, tokenize
     if isinstance(scheme, Learned):
         _grow_table(model, family, scheme, geometry, length, method, fields)
     elif rotary_methods(scheme):
-        method = _method(method, rotary_methods(scheme), scheme.name)
+        method = _method(method, scheme)
         longer, geometry = rescaled(model.config, scheme, geometry, method, length, fields)
         _refuse_learned(model, scheme)
         replace_scheme(model, family, longer, geometry, max_length=length)
@@ -82,10 +55,17 @@ def _checked_length(model: Any, max_length: Any) -> int:
     return max_length
 
 
-def _method(method: str | None, known: Any, scheme: str) -> str:
-    names = list(known)
+def extension_methods(scheme: Scheme) -> tuple[str, ...]:
+    """The methods that `extend` has for a model with this scheme, the default first."""
+    if isinstance(scheme, Learned):
+        return tuple(GROWTH)
+    return tuple(rotary_methods(scheme)) or (LENGTH_ONLY,)
+
+
+def _method(method: str | None, scheme: Scheme) -> str:
+    names = extension_methods(scheme)
     if method is not None and method not in names:
-        raise SchemeError(f"{scheme} has no extension method {method!r}; it has: {', '.join(names)}.")
+        raise SchemeError(f"{scheme.name} has no extension method {method!r}; it has: {', '.join(names)}.")
     return method or names[0]
 
 
@@ -97,7 +77,7 @@ def _no_fields(fields: dict[str, Any], scheme: str) -> None:
 def _grow_table(
     model: Any, family: Family, scheme: Learned, geometry: Geometry, length: int, method: str | None, fields: dict
 ) -> None:
-    rule = _method(method, GROWTH, scheme.name)
+    rule = _method(method, scheme)
     state = patch_state(model)
     if state is None:
         assert family.input_slot is not None
@@ -131,7 +111,7 @@ def _only_length(
     method: str | None,
     fields: dict[str, Any],
 ) -> None:
-    _method(method, (LENGTH_ONLY,), scheme.name)
+    _method(method, scheme)
     _no_fields(fields, scheme.name)
     state = patch_state(model)
     # What the scheme has learned stays: its encoding is put back in.

@@ -71,7 +71,7 @@ def _rescaled(
     else:
         if "factor" in fields:
             raise SchemeError("extend() works out the factor from max_length; patch() takes it as a field.")
-        original = _original_length(config, scheme, geometry, length, fields.get(ORIGINAL))
+        original = original_length(config, scheme, geometry, length, fields.get(ORIGINAL))
         lengths = {"factor": length / original, ORIGINAL: original}
         given = {name: value for name, value in fields.items() if name != ORIGINAL}
         fields = {**given, **{name: value for name, value in lengths.items() if name in _names(target)}}
@@ -88,8 +88,12 @@ def _inherited(scheme: RoPE, target: type[RoPE], geometry: Geometry) -> dict[str
     return {**kept, "rope_theta": geometry.rope_theta or scheme.rope_theta}
 
 
-def _original_length(config: Any, scheme: RoPE, geometry: Geometry, length: int, given: Any) -> int:
-    """The length before any extension, which the factor counts from."""
+def original_length(config: Any, scheme: RoPE, geometry: Geometry, length: int, given: Any) -> int:
+    """The length before any extension, which the factor counts from.
+
+    Raises:
+        SchemeError: it is unknown, or `length` is not beyond it.
+    """
     if given is not None and (isinstance(given, bool) or not isinstance(given, numbers.Integral) or given < 1):
         raise SchemeError(f"{ORIGINAL} is the number of positions before any extension, not {given!r}.")
     if given is None:

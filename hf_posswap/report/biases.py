@@ -1,13 +1,15 @@
 """Bias encodings: what is added to scores, by distance, head by head, in a decoder and in an encoder."""
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hf_posswap.errors import SchemeError
-from hf_posswap.report.picture import Picture, dense_near_zero, draw, draw_profile, spread
+from hf_posswap.profiles.by_distance import bias_by_distance
+from hf_posswap.profiles.distances import dense_near_zero, spread
+from hf_posswap.profiles.learned import drawn_if_zero, has_parameters
+from hf_posswap.report.picture import Picture, draw, draw_profile
 from hf_posswap.report.style import SMALL, add_legend, mark, name_axes, shades
 from hf_posswap.schemes.base import BiasEncoding
 
@@ -38,34 +40,22 @@ def draw_bias_profile(encoding: BiasEncoding, axes: Any, picture: Picture) -> No
     name_axes(axes, picture.theme, f"{picture.scheme.name}: bias{note}", "distance (tokens)", "added to scores")
 
 
-def _visible(encoding: Any, picture: Picture) -> tuple[Any, str]:
+def _visible(encoding: Any, picture: Picture) -> tuple[BiasEncoding, str]:
     """The encoding, or where it starts at zero the same with parameters from N(0, 1), and the words that say so.
 
     Raises:
         SchemeError: it is zero and has no parameters.
     """
-    if bias_by_distance(encoding, torch.arange(64)).any():
-        learned = any(True for _ in encoding.parameters())
-        return encoding, "; learned, drawn as it starts" if learned else ""
-    drawn, generator = copy.deepcopy(encoding), torch.Generator().manual_seed(0)
-    parameters = list(drawn.parameters())
-    if not parameters:
+    shown, drawn = drawn_if_zero(encoding, _nearest)
+    if drawn:
+        return shown, "; learned, starts at zero: an example with parameters from N(0, 1)"
+    if not _nearest(shown).any():
         raise SchemeError(f"{picture.scheme.name} adds nothing to the scores with these fields: nothing to draw.")
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return drawn, "; learned, starts at zero: an example with parameters from N(0, 1)"
+    return shown, "; learned, drawn as it starts" if has_parameters(shown) else ""
 
 
-def bias_by_distance(encoding: BiasEncoding, distances: Tensor) -> Tensor:
-    """`[H, R]` for `distances [R]`, query minus key: one query, at the largest distance, and keys around it."""
-    order = distances.argsort(descending=True)
-    query = distances.max()[None, None]
-    keys = query - distances[order]
-    with torch.no_grad():
-        encoding = encoding.double()
-        found = encoding(encoding.tables(query), encoding.tables(keys))[0, :, 0]
-    return found[:, order.argsort()]
+def _nearest(encoding: BiasEncoding) -> Tensor:
+    return bias_by_distance(encoding, torch.arange(64))
 
 
 def bias_panel(encoding: BiasEncoding, axes: Any, picture: Picture) -> None:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from hf_posswap.report.picture import Picture, draw, draw_profile, spread
+from hf_posswap.profiles.distances import spread
+from hf_posswap.report.picture import Picture, draw, draw_profile
 from hf_posswap.report.style import add_legend, mark, name_axes
 from hf_posswap.schemes.t5 import T5Encoding, t5_bucket
 

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from hf_posswap.errors import SchemeError
-from hf_posswap.report.picture import Picture, draw, draw_profile, spread
+from hf_posswap.profiles.distances import spread
+from hf_posswap.report.picture import Picture, draw, draw_profile
 from hf_posswap.report.style import LABEL, add_legend, mark, name_axes
 from hf_posswap.schemes.base import Scheme
 from hf_posswap.schemes.layered import Layered

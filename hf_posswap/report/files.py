@@ -1,12 +1,11 @@
 """Pictures on disk: checked before anything is drawn, written whole or not at all, the same bytes every time."""
 
 import io
-import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 from hf_posswap.errors import PosswapError
+from hf_posswap.files import write_whole
 from hf_posswap.report.style import fixed_style, require_matplotlib
 
 FORMATS = ("png", "svg")
@@ -40,14 +39,7 @@ def save_figure(figure: Any, path: str | Path, *, overwrite: bool = False) -> Pa
         PosswapError: as `checked_target`; nothing was written.
     """
     target = checked_target(path, overwrite=overwrite)
-    content = _rendered(figure, target.suffix[1:].lower())
-    scratch = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
-    try:
-        scratch.write_bytes(content)
-        os.replace(scratch, target)
-    finally:
-        scratch.unlink(missing_ok=True)
-    return target
+    return write_whole(target, _rendered(figure, target.suffix[1:].lower()))
 
 
 def _rendered(figure: Any, kind: str) -> bytes:

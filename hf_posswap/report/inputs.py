@@ -5,68 +5,83 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posswap.errors import SchemeError
-from hf_posswap.report.picture import Picture, draw, draw_profile, spread
-from hf_posswap.report.style import SMALL, name_axes
+from hf_posswap.profiles.distances import spread, spread_by_ratio
+from hf_posswap.profiles.inputs import cosines, input_values, refuse_zeros, similarity_by_distance
+from hf_posswap.profiles.learned import has_parameters
+from hf_posswap.report.picture import Picture, draw, draw_profile
+from hf_posswap.report.scores import by_distance
+from hf_posswap.report.style import SMALL, add_legend, name_axes
 from hf_posswap.schemes.base import InputEncoding
 
 POSITIONS, DIMENSIONS = 256, 256
 """How many rows and columns a heatmap has at most."""
+VALUES = 2**24
+"""Of input encodings that are compared by distance at most: 128 MB of float64."""
 
 
 @draw.register
 def draw_input(encoding: InputEncoding, picture: Picture) -> Any:
-    """Left the values by position and dimension, right the cosine between positions."""
+    """Above the values by position and dimension and the cosine between positions, below its mean by distance."""
     last = picture.longest(POSITIONS) - 1
-    positions = spread(0, last, POSITIONS)
-    values = input_values(encoding, positions, picture)
+    values = _values(encoding, spread(0, last, POSITIONS), picture)
     width = values.shape[1]
-    facts = f"input encoding, hidden size {width:,}" + _origin(encoding)
-    figure, axes = picture.figure(facts, 4.6, 1, 2)
-    shown = values[:, :: _odd_step(width)]
-    left, right = axes[0]
-    extent = (-0.5, width - 0.5, last + 0.5, -0.5)
-    most = float(shown.abs().max())
-    _heatmap(figure, left, shown, picture, cmap="cividis", extent=extent, vmin=-most, vmax=most)
-    name_axes(left, picture.theme, "Values", f"dimension{_every(width)}", "position (tokens)")
-    extent = (-0.5, last + 0.5, last + 0.5, -0.5)
-    _heatmap(figure, right, cosines(values), picture, cmap="viridis", extent=extent, vmax=1.0)
-    name_axes(right, picture.theme, "Cosine between positions", "position (tokens)", "position (tokens)")
+    figure, axes = picture.figure(f"input encoding, hidden size {width:,}" + _origin(encoding), 7.6, 2, 2)
+    _values_panel(figure, axes[0, 0], values, last, picture)
+    _cosines_panel(figure, axes[0, 1], values, last, picture)
+    similarity_panel(encoding, _merged(figure, axes), picture)
     return figure
 
 
 @draw_profile.register
 def draw_input_profile(encoding: InputEncoding, axes: Any, picture: Picture) -> None:
-    """Cosine with the last position, by distance."""
-    positions = spread(0, picture.longest(POSITIONS) - 1, POSITIONS)
-    values = input_values(encoding, positions, picture)
-    axes.plot((positions[-1] - positions).tolist(), cosines(values)[-1].tolist(), color=picture.theme.asked)
-    name_axes(axes, picture.theme, f"{picture.scheme.name}: input", "distance (tokens)", "cosine of positions")
+    """Mean cosine by distance."""
+    similarity_panel(encoding, axes, picture)
+    name_axes(axes, picture.theme, f"{picture.scheme.name}: input", "distance (tokens)", "mean cosine")
 
 
-def input_values(encoding: InputEncoding, positions: Tensor, picture: Picture) -> Tensor:
-    """What is added at `positions [L]`: `[L, E]`, float64.
-
-    Raises:
-        SchemeError: nothing is added before a model or training gives the values.
-    """
-    with torch.no_grad():
-        values = encoding.double()(positions[None])[0]
-    if not values.any():
-        name = picture.scheme.name
-        start = ", unless it starts at random with init='normal'" if hasattr(picture.scheme, "init") else ""
-        raise SchemeError(f"{name} is zero until a model or training fills it: there is nothing to draw{start}.")
-    return values
-
-
-def cosines(values: Tensor) -> Tensor:
-    """Cosine between all rows of `[L, E]`: `[L, L]`; 0 with a row of zeros."""
-    unit = torch.nn.functional.normalize(values, dim=-1)
-    return unit @ unit.T
+def similarity_panel(encoding: InputEncoding, axes: Any, picture: Picture) -> None:
+    """A line over all distances, by ratio; of fewer positions where hidden states are wide."""
+    length, theme = min(picture.extended_length(), VALUES // picture.geometry.hidden_size), picture.theme
+    similarity = similarity_by_distance(_values(encoding, torch.arange(length), picture))
+    distances = spread_by_ratio(length - 1)
+    axes.plot(distances.tolist(), similarity[distances].tolist(), color=theme.asked, linewidth=1.8)
+    by_distance(axes, picture, length - 1)
+    axes.set_ylim(min(-0.1, 1.1 * float(similarity.min())), 1.05)
+    title = f"Similarity by distance, in {length:,} positions"
+    name_axes(axes, theme, title, "distance between positions (tokens)", "mean cosine")
+    if axes.get_legend_handles_labels()[0]:
+        add_legend(axes, theme, loc="upper right")
 
 
-def _origin(encoding: Any) -> str:
-    return "; learned, drawn as it starts" if any(True for _ in encoding.parameters()) else ""
+def _values_panel(figure: Any, axes: Any, values: Tensor, last: int, picture: Picture) -> None:
+    width = values.shape[1]
+    shown = values[:, :: _odd_step(width)]
+    most = float(shown.abs().max())
+    extent = (-0.5, width - 0.5, last + 0.5, -0.5)
+    _heatmap(figure, axes, shown, picture, cmap="cividis", extent=extent, vmin=-most, vmax=most)
+    name_axes(axes, picture.theme, "Values", f"dimension{_every(width)}", "position (tokens)")
+
+
+def _cosines_panel(figure: Any, axes: Any, values: Tensor, last: int, picture: Picture) -> None:
+    extent = (-0.5, last + 0.5, last + 0.5, -0.5)
+    _heatmap(figure, axes, cosines(values), picture, cmap="viridis", extent=extent, vmax=1.0)
+    name_axes(axes, picture.theme, "Cosine between positions", "position (tokens)", "position (tokens)")
+
+
+def _merged(figure: Any, axes: Any) -> Any:
+    """The lower row as one panel."""
+    left, right = axes[1]
+    left.set_subplotspec(left.get_gridspec()[1, :])
+    right.remove()
+    return left
+
+
+def _values(encoding: InputEncoding, positions: Tensor, picture: Picture) -> Tensor:
+    return refuse_zeros(input_values(encoding, positions), picture.scheme)
+
+
+def _origin(encoding: InputEncoding) -> str:
+    return "; learned, drawn as it starts" if has_parameters(encoding) else ""
 
 
 def _odd_step(width: int) -> int:

@@ -5,15 +5,10 @@ from dataclasses import dataclass, fields, replace
 from functools import singledispatch
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from hf_posswap.errors import SchemeError
+from hf_posswap.profiles.without_model import shown_length
 from hf_posswap.report.style import Theme, new_figure
 from hf_posswap.schemes.base import Geometry, Scheme
-
-POINTS = 384
-"""How many distances a line has at most: more than a panel has pixels to tell apart."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +44,8 @@ class Picture:
         return self.asked_longest or min(default, self.scheme.limit() or default)
 
     def extended_length(self) -> int:
-        """The default where it shows what an extension does: the extended length, or four times the trained one."""
-        return self.longest(max(self.scheme.max_length(self.geometry) or 0, 4 * self.geometry.trained_length))
+        """The default where it shows what an extension does."""
+        return self.longest(shown_length(self.scheme, self.geometry))
 
     def figure(self, what: str, height: float, rows: int, columns: int) -> tuple[Any, Any]:
         """A figure titled with the scheme, and its axes `[rows][columns]`."""
@@ -93,23 +88,3 @@ def _value(value: Any) -> str:
         shown = [f"{x:.3g}" for x in value]
         return "[" + ", ".join(shown if len(shown) <= 4 else [*shown[:2], "...", shown[-1]]) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def spread(first: int, last: int, count: int = POINTS) -> Tensor:
-    """At most `count` whole numbers from `first` to `last`, evenly spread: `[R]`."""
-    even = torch.linspace(first, last, min(count, last - first + 1), dtype=torch.float64)
-    return even.round().long().unique()
-
-
-def dense_near_zero(longest: int, causal: bool) -> Tensor:
-    """Distances from 0 to `longest`, on an encoder from `-longest`: spread evenly, and by ratio where curves bend."""
-    far = torch.cat((torch.zeros(1, dtype=torch.long), spread(1, longest, POINTS // 2), spread_by_ratio(longest)))
-    return (far if causal else torch.cat((-far, far))).unique()
-
-
-def spread_by_ratio(last: int, count: int = POINTS) -> Tensor:
-    """At most `count` whole numbers from 1 to `last`, each about as many times the one before: `[R]`."""
-    if last <= count:
-        return torch.arange(1, last + 1)
-    ratios = torch.logspace(0, 1, count, base=last, dtype=torch.float64)
-    return ratios.round().long().clamp(max=last).unique()

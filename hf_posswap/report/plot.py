@@ -2,32 +2,14 @@
 
 from typing import Any
 
-from hf_posswap.errors import SchemeError
+from hf_posswap.profiles.without_model import EXAMPLE, resolved_alone
 
 # Importing the kinds of pictures registers them.
 from hf_posswap.report import biases, buckets, inputs, rotations, scores  # noqa: F401
 from hf_posswap.report.compositions import draw_scheme
 from hf_posswap.report.picture import Picture
 from hf_posswap.report.style import DARK, LIGHT, fixed_style, require_matplotlib
-from hf_posswap.schemes import BY_NAME
-from hf_posswap.schemes.base import Geometry, Scheme, make_scheme
-from hf_posswap.schemes.fields import MAX_POSITIONS
-
-EXAMPLE = Geometry(
-    num_attention_heads=8,
-    num_key_value_heads=8,
-    head_dim=128,
-    hidden_size=128,
-    num_hidden_layers=32,
-    trained_length=4096,
-    causal=True,
-)
-"""LLaMA 2's lengths, layers and head_dim; fewer heads and a smaller hidden size, so that they can be told apart."""
-SMALLEST = {"num_attention_heads": 1, "trained_length": 16, "max_length": 16}
-LARGEST = {"num_attention_heads": 256, "head_dim": 512, "hidden_size": 65536, "trained_length": MAX_POSITIONS}
-
-LARGEST_TABLE = 2**27
-"""Values of a table that is built to be drawn: half a gigabyte."""
+from hf_posswap.schemes.base import Geometry, Scheme
 
 
 def plot_scheme(
@@ -44,23 +26,7 @@ def plot_scheme(
         SchemeError: the scheme has no meaning for this geometry, or nothing can be drawn of it.
         PosswapError: matplotlib is not installed.
     """
-    if isinstance(scheme, str):
-        scheme = make_scheme(scheme, {}, BY_NAME)
-    _refuse_sizes(geometry, max_length)
-    if not geometry.causal and scheme.causal_only is not None:
-        raise SchemeError(f"{scheme.name} does not work on an encoder: {scheme.causal_only}.")
-    resolved = scheme.resolve(geometry)
-    if (resolved.limit() or 0) * geometry.hidden_size > LARGEST_TABLE:
-        raise SchemeError(f"A table of {resolved.limit()} x {geometry.hidden_size} is too large to draw: shorten it.")
+    resolved = resolved_alone(scheme, geometry, {"max_length": max_length})
     require_matplotlib()
     with fixed_style():
         return draw_scheme(resolved, Picture(resolved, geometry, max_length, DARK if dark else LIGHT))
-
-
-def _refuse_sizes(geometry: Geometry, max_length: int | None) -> None:
-    sizes = {name: getattr(geometry, name) for name in LARGEST}
-    asked = {} if max_length is None else {"max_length": max_length}
-    for name, size in {**sizes, **asked}.items():
-        low, high = SMALLEST.get(name, 2), LARGEST.get(name, MAX_POSITIONS)
-        if not low <= size <= high:
-            raise SchemeError(f"A picture needs {name} from {low} to {high}, not {size}.")

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from hf_posswap.report.picture import Picture, draw
-from hf_posswap.report.scores import equal_vectors, line_colours, random_vectors
-from hf_posswap.report.style import add_legend, mark, name_axes
+from hf_posswap.report.scores import TRAINED, equal_vectors, line_colours, random_vectors
+from hf_posswap.report.style import LABEL, SMALL, add_legend, mark, name_axes
 from hf_posswap.report.variants import Variant, base_label, factor_of, plain_rope, rotary_variants
 from hf_posswap.schemes.base import RotaryEncoding
 from hf_posswap.schemes.length_dependent import CallRotation, SegmentedRotation, doublings
@@ -21,7 +21,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 @draw.register(RotaryEncoding)
 @draw.register(SegmentedRotation)
 def draw_rotation(encoding: Any, picture: Picture) -> Any:
-    """Frequencies, turns and ratio to RoPE by pair; inner products by distance; a legend of their own."""
+    """Frequencies, wavelengths and ratio to RoPE by pair; inner products by distance; a legend of their own."""
     longest = picture.extended_length()
     geometry, factor = picture.geometry, factor_of(picture.scheme, picture.geometry, longest)
     by = " by segment" if isinstance(encoding, SegmentedRotation) else ""
@@ -29,7 +29,7 @@ def draw_rotation(encoding: Any, picture: Picture) -> Any:
     figure, axes = picture.figure(f"{facts}; rescalings beside it extend {factor:g} times", 10.6, 3, 2)
     lines, others = asked_lines(encoding, picture, longest), rotary_variants(picture.scheme, geometry, factor)
     _frequencies(axes[0, 0], picture, lines, others)
-    _turns(axes[0, 1], picture, lines, others)
+    _wavelengths(axes[0, 1], picture, lines, others)
     _ratios(axes[1, 0], picture, lines, others)
     _legend(axes[1, 1], axes[0, 0], picture)
     equal_vectors(axes[2, 0], picture, [(variant.label, last) for variant, last in lines], encoding)
@@ -87,13 +87,34 @@ def _frequencies(axes: Any, picture: Picture, lines: Lines, others: list[Variant
     name_axes(axes, picture.theme, "Inverse frequency", "pair of dimensions", "radians per token")
 
 
-def _turns(axes: Any, picture: Picture, lines: Lines, others: list[Variant]) -> None:
-    length = picture.geometry.trained_length
-    _by_pair(axes, picture, lines, others, lambda v: (v.inv_freq * length / (2 * math.pi)).tolist())
-    line = mark(axes, picture.theme, 1.0, "one turn in the trained length", vertical=False)
-    add_legend(axes, picture.theme, handles=[line], loc="lower left")
-    title = f"Full turns in the trained {length:,} tokens"
-    name_axes(axes, picture.theme, title, "pair of dimensions", "turns (wavelengths that fit)")
+def _wavelengths(axes: Any, picture: Picture, lines: Lines, others: list[Variant]) -> None:
+    """Tokens for a full turn on the left; on the right how many turns that is in the trained length."""
+    length, theme = picture.geometry.trained_length, picture.theme
+    _by_pair(axes, picture, lines, others, lambda v: (2 * math.pi / v.inv_freq).tolist())
+    line = mark(axes, theme, length, f"{TRAINED}, {length:,}: one turn", vertical=False)
+    add_legend(axes, theme, handles=[line], loc="upper left")
+    _turns_axis(axes, picture)
+    name_axes(axes, theme, f"Wavelength{_fully_turning(lines, length)}", "pair of dimensions", "tokens")
+
+
+def _fully_turning(lines: Lines, length: int) -> str:
+    """How many pairs make a full turn in the trained length; nothing where that depends on the position."""
+    if len(lines) > 1:
+        return ""
+    variant = lines[0][0]
+    return f": {int((variant.inv_freq * length >= 2 * math.pi).sum())} of {variant.pairs} pairs make a full turn"
+
+
+def _turns_axis(axes: Any, picture: Picture) -> None:
+    """On the right of wavelengths, how many fit."""
+    length, theme = picture.geometry.trained_length, picture.theme
+    right = axes.twinx()
+    right.set_yscale("log")
+    right.set_ylim(*(length / end for end in axes.get_ylim()))
+    right.set_ylabel("full turns in the trained length", color=theme.ink, fontsize=LABEL)
+    right.tick_params(which="both", colors=theme.faint, labelcolor=theme.ink, labelsize=SMALL)
+    right.spines[:].set_color(theme.faint)
+    right.spines[["top", "left"]].set_visible(False)
 
 
 def _ratios(axes: Any, picture: Picture, lines: Lines, others: list[Variant]) -> None:

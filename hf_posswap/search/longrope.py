@@ -15,11 +15,12 @@ from typing import Any
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from hf_posswap.search.borrowed import borrowed
+from hf_posswap.evaluation.fingerprints import fingerprint_of_model, fingerprint_of_tokens
+from hf_posswap.patching.borrowed import borrowed
 from hf_posswap.search.individuals import Individual, children
 from hf_posswap.search.measuring import Budget, Measurements, Spent
 from hf_posswap.search.result import Generation, SearchResult, Stopped
-from hf_posswap.search.state import State, fingerprint_of_model, fingerprint_of_tokens
+from hf_posswap.search.state import State
 from hf_posswap.search.task import Task, prepared, whole
 
 

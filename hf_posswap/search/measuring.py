@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hf_posswap.errors import EvaluationError
 from hf_posswap.evaluation import token_nll
+from hf_posswap.patching.borrowed import try_on
 from hf_posswap.schemes import Scheme
-from hf_posswap.search.borrowed import try_on
 from hf_posswap.search.result import Stopped
 from hf_posswap.search.state import State
 

@@ -4,24 +4,18 @@ The search is a function of its settings and of what it measures. So the file ho
 on from it by doing everything again without measuring again: it cannot come out different from one that ran through.
 """
 
-import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from hf_posswap.errors import EvaluationError
+from hf_posswap.files import write_whole
+from hf_posswap.patching.borrowed import interrupts_wait
 from hf_posswap.schemes import Scheme
-from hf_posswap.search.borrowed import interrupts_wait
 
 VERSION = 1
-SAMPLED = 256
-"""Numbers of each tensor that go into a model's fingerprint: training changes all of them."""
 
 
 class State:
@@ -57,13 +51,8 @@ class State:
             return
         evaluated = [{"scheme": json.loads(k), "nll": v if math.isfinite(v) else None} for k, v in self._nll.items()]
         values = {"version": VERSION, "settings": self.settings, "seconds": self.seconds, "evaluated": evaluated}
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            with interrupts_wait():
-                scratch.write_text(json.dumps(values, indent=1), encoding="utf-8")
-                os.replace(scratch, self.path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with interrupts_wait():
+            write_whole(self.path, json.dumps(values, indent=1).encode())
 
     def _read(self, path: Path) -> None:
         broken = EvaluationError(f"{path} is no state of a search, or damaged: remove it, or name another file.")
@@ -97,22 +86,3 @@ def _number(nll: Any) -> float:
     if isinstance(nll, bool) or not isinstance(nll, (int, float)) or not 0 <= nll < math.inf:
         raise ValueError(nll)
     return float(nll)
-
-
-def fingerprint_of_tokens(tokens: Tensor) -> str:
-    """Of `tokens [N, L]`."""
-    return hashlib.sha256(str(list(tokens.shape)).encode() + tokens.cpu().long().numpy().tobytes()).hexdigest()[:32]
-
-
-def fingerprint_of_model(model: Any) -> str:
-    """Of class, names, shapes and dtypes, and of a sample of every tensor."""
-    digest = hashlib.sha256(type(model).__name__.encode())
-    tensors: Iterable[tuple[str, Any]] = model.state_dict().items()
-    for name, tensor in tensors:
-        if not isinstance(tensor, Tensor):
-            continue
-        digest.update(f"{name} {list(tensor.shape)} {tensor.dtype}".encode())
-        if not tensor.is_meta and tensor.numel():
-            step = max(1, tensor.numel() // SAMPLED)
-            digest.update(tensor.detach().flatten()[::step].cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:32]

@@ -31,6 +31,19 @@ def step_by_step(model: Any, ids: Tensor, cache: Any, **per_call: Any) -> Tensor
     return torch.cat(parts, dim=1)
 
 
+def assert_cached_equals_uncached(model: Any, ids: Tensor, cache: str, mask: Tensor, positions: Tensor) -> None:
+    """Of all tokens of `mask [B, L]`, at `positions [B or 1, L]`."""
+    whole = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+    found = step_by_step(
+        model,
+        ids,
+        cache_for(model, cache),
+        attention_mask=lambda start, stop: mask[:, :stop],
+        position_ids=lambda start, stop: positions[:, start:stop],
+    )
+    close(found[mask.bool()], whole[mask.bool()], 1e-5)
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pairs(CAUSAL)
 @torch.no_grad()
@@ -47,15 +60,7 @@ def test_cached_equals_uncached_with_left_padding(pair: Any, cache: str) -> None
     mask = torch.ones_like(ids)
     mask[0, :4] = 0
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    whole = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
-    found = step_by_step(
-        model,
-        ids,
-        cache_for(model, cache),
-        attention_mask=lambda start, stop: mask[:, :stop],
-        position_ids=lambda start, stop: positions[:, start:stop],
-    )
-    close(found[mask.bool()], whole[mask.bool()], 1e-5)
+    assert_cached_equals_uncached(model, ids, cache, mask, positions)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -64,16 +69,7 @@ def test_cached_equals_uncached_with_left_padding(pair: Any, cache: str) -> None
 def test_skipped_positions_are_remembered_by_the_cache(pair: Any, cache: str) -> None:
     model, ids = patched(pair), tokens()
     positions = torch.arange(LENGTH)[None] + (torch.arange(LENGTH) >= 6) * 20
-    ones = torch.ones_like(ids)
-    whole = model(ids, attention_mask=ones, position_ids=positions, use_cache=False).logits
-    found = step_by_step(
-        model,
-        ids,
-        cache_for(model, cache),
-        attention_mask=lambda start, stop: ones[:, :stop],
-        position_ids=lambda start, stop: positions[:, start:stop],
-    )
-    close(found, whole, 1e-5)
+    assert_cached_equals_uncached(model, ids, cache, torch.ones_like(ids), positions)
 
 
 @pairs(CAUSAL)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from pairs import CAUSAL, LENGTH, VOCAB, build, close, tokens
-from test_cache import cache_for, step_by_step
+from test_cache import assert_cached_equals_uncached, cache_for, step_by_step
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import hf_posswap as hp
@@ -39,15 +39,7 @@ def test_cached_equals_uncached_across_the_trained_length(name: str, kind: str, 
     mask = torch.ones_like(ids)
     mask[0, :5] = 0
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    whole = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
-    found = step_by_step(
-        model,
-        ids,
-        cache_for(model, cache),
-        attention_mask=lambda start, stop: mask[:, :stop],
-        position_ids=lambda start, stop: positions[:, start:stop],
-    )
-    close(found[mask.bool()], whole[mask.bool()], 1e-5)
+    assert_cached_equals_uncached(model, ids, cache, mask, positions)
 
 
 STOCK = [("dynamic", {}), ("longrope", {k: list(v) for k, v in LISTS.items()})]

@@ -63,6 +63,7 @@ def assert_naive(model: Any, vocab: int = VOCAB) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 def test_equals_a_plain_loop(model_type: str, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "CHUNK_ROWS", 1)
     monkeypatch.setattr(MODULE, "CHUNK_ELEMENTS", 5 * VOCAB)
     assert_naive(tiny(model_type, std=0.5, tie_word_embeddings=tied))
 
@@ -106,6 +107,31 @@ def test_padding_changes_nothing_and_is_not_a_number(model_type: str, scheme: st
     assert nll[1, 19:].isnan().all()
 
 
+@pytest.mark.parametrize("last", [1, 7, 19])
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_the_last_tokens_alone(model_type: str, last: int) -> None:
+    model, input_ids = tiny(model_type), torch.randint(0, VOCAB, (3, 20))
+    torch.testing.assert_close(token_nll(model, input_ids, last=last), token_nll(model, input_ids)[:, -last:])
+    mask = torch.ones_like(input_ids)
+    mask[0, :15] = mask[1, 18:] = 0
+    found, whole = (token_nll(model, input_ids, mask, last=tokens) for tokens in (last, None))
+    torch.testing.assert_close(found, whole[:, -last:], equal_nan=True)
+
+
+def test_what_is_in_front_of_the_last_tokens_costs_no_head() -> None:
+    model = tiny("llama")
+    rows: list[int] = []
+    model.lm_head.register_forward_hook(lambda _, args, logits: rows.append(logits.shape[:-1].numel()))
+    token_nll(model, torch.randint(0, VOCAB, (2, 60)), last=5)
+    assert max(rows) == 2 * 5
+
+
+@pytest.mark.parametrize("last", [0, 9, -1])
+def test_refuses_last_tokens_with_none_in_front(last: int) -> None:
+    with pytest.raises(hp.EvaluationError, match="last is from 1 to 8"):
+        token_nll(tiny("llama"), torch.randint(0, VOCAB, (1, 9)), last=last)
+
+
 class Largest(TorchDispatchMode):
     """Remembers how many elements the largest tensor had that any operation returned."""
 
@@ -122,6 +148,7 @@ def test_logits_of_all_positions_never_exist(monkeypatch: pytest.MonkeyPatch) ->
     model = tiny("llama", vocab_size=2048, max_position_embeddings=512)
     input_ids = torch.randint(0, 2048, (1, 256))
     weights = 2048 * 32
+    monkeypatch.setattr(MODULE, "CHUNK_ROWS", 1)
     monkeypatch.setattr(MODULE, "CHUNK_ELEMENTS", weights)
     with Largest() as whole:
         model(input_ids)

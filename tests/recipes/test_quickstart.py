@@ -65,7 +65,7 @@ def test_compares_schemes_on_the_same_tokens(first_run: tuple[Path, subprocess.C
     assert [(row["name"], row["steps"]) for row in table] == [(name, steps) for name in names for steps in (0, 2)]
     assert [row["scheme"]["name"] for row in table[::2]] == ["rope", "yarn", "alibi", "nope"]
     for row in table:
-        assert [length["window"] for length in row["lengths"]] == [64, 128, 256]
+        assert [length["length"] for length in row["lengths"]] == [64, 128, 256]
         assert [length["tokens"] for length in row["lengths"]] == [7 * 4 * 63, 7 * 2 * 127, 7 * 255]
         assert row["lengths"][0]["ratio"] == 1.0
     shown = f"{table[3]['lengths'][2]['perplexity']:.2f} ({table[3]['lengths'][2]['ratio']:.2f})"

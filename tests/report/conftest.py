@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hf_posswap.cli import main
 from hf_posswap.schemes import Geometry, Scheme
 
 HEAD_DIM = 16
@@ -52,16 +50,3 @@ def make() -> Callable[..., Scheme]:
 @pytest.fixture(scope="session")
 def lines() -> Callable[[Any], dict[str, Any]]:
     return lines_of
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """`main` with exit code, stdout and stderr."""
-
-    def call(*argv: Any) -> Any:
-        capsys.readouterr()
-        code = main([str(argument) for argument in argv])
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=code, out=out, err=err)
-
-    return call

@@ -102,7 +102,7 @@ def test_sizes_are_refused(facts, max_length, says, geometry) -> None:
 
 def test_a_table_that_would_fill_the_memory_is_refused(geometry, make) -> None:
     scheme = make({c.name: c for c in SCHEMES}["learned"], init="normal", max_position_embeddings=2**24)
-    with pytest.raises(SchemeError, match="16777216 x 512 is too large to draw"):
+    with pytest.raises(SchemeError, match="16777216 x 512 is too large without a model"):
         plot_scheme(scheme, geometry(hidden_size=512))
 
 

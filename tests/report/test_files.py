@@ -15,20 +15,6 @@ from hf_posswap.report import plot_scheme, save_figure
 SIGNATURE = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml"}
 
 
-@pytest.fixture
-def refused(run):
-    """Asserts exit code 2, nothing on stdout and one line on stderr, which it returns."""
-
-    def call(*argv):
-        done = run(*argv)
-        assert (done.code, done.out) == (2, ""), done
-        assert done.err.startswith("hf-posswap: ")
-        assert done.err.count("\n") == 1
-        return done.err
-
-    return call
-
-
 @pytest.mark.parametrize("kind", SIGNATURE)
 @pytest.mark.parametrize("scheme", ["rope", "sinusoidal", "xpos", "t5", "alibi"])
 def test_the_same_bytes_every_time(scheme, kind, geometry, tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def test_every_variant_beside_rope(theta, factor, geometry, lines) -> None:
     expected = {**expected_variants(theta, factor), "rope": rope(theta)}
     if theta == 1e4:
         del expected["rope, base 10,000"]  # the one that is drawn
-    frequencies, turns, ratios = (lines(axes) for axes in figure.axes[:3])
-    turns.pop("one turn in the trained length")
-    assert frequencies.keys() == turns.keys() == ratios.keys() == expected.keys()
+    frequencies, wavelengths, ratios = (lines(axes) for axes in figure.axes[:3])
+    wavelengths.pop("trained length, 128: one turn")
+    assert frequencies.keys() == wavelengths.keys() == ratios.keys() == expected.keys()
     for name, stated in expected.items():
         assert list(frequencies[name][1]) == pytest.approx(stated, rel=FLOAT32), name
-        assert list(turns[name][1]) == pytest.approx([LENGTH * w / (2 * math.pi) for w in stated], rel=FLOAT32), name
+        assert list(wavelengths[name][1]) == pytest.approx([2 * math.pi / w for w in stated], rel=FLOAT32), name
         slower = [kept / w for kept, w in zip(rope(theta), stated, strict=False)]
         assert list(ratios[name][1]) == pytest.approx(slower, rel=FLOAT32), name
 
@@ -82,7 +82,15 @@ def test_the_asked_for_scheme_takes_its_own_line_and_stands_out(geometry, lines)
 
 def test_the_trained_length_is_marked(geometry, lines) -> None:
     figure = plot_scheme(hp.RoPE(), geometry(trained_length=100))
-    assert list(lines(figure.axes[1])["one turn in the trained length"][1]) == [1.0, 1.0]
+    wavelengths, turns = figure.axes[1], figure.axes[6]
+    assert list(lines(wavelengths)["trained length, 100: one turn"][1]) == [100, 100]
+    # Where a wavelength is drawn, the other axis says how many of them the trained length has.
+    for wavelength, count in ((100, 1.0), (10, 10.0), (400, 0.25)):
+        height = wavelengths.transData.transform((0, wavelength))[1]
+        assert turns.transData.inverted().transform((0, height))[1] == pytest.approx(count)
+    assert turns.get_ylabel() == "full turns in the trained length"
+    turning = sum(2 * math.pi / w <= 100 for w in rope(1e4))
+    assert f": {turning} of 8 pairs make a full turn" in wavelengths.get_title(loc="left")
     for axes in figure.axes[4:6]:
         assert list(lines(axes)["trained length"][0]) == [100, 100]
 

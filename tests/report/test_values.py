@@ -34,6 +34,27 @@ def test_sinusoids(layout, geometry) -> None:
     assert np.abs(image(right) - np.array(similarity)).max() <= 1e-12
 
 
+def test_similarity_by_distance_is_the_mean_of_all_pairs(geometry) -> None:
+    drawn = plot_scheme(hp.Learned(init="normal", seed=3, max_position_embeddings=60), geometry()).axes[2]
+    table = torch.randn(60, 32, generator=torch.Generator().manual_seed(3), dtype=torch.float32).double()
+    unit = table / table.norm(dim=1, keepdim=True)
+    line = drawn.get_lines()[0]
+    assert list(line.get_xdata()) == list(range(1, 60))
+    expected = [sum(float(unit[p] @ unit[p + r]) for p in range(60 - r)) / (60 - r) for r in range(1, 60)]
+    assert list(line.get_ydata()) == pytest.approx(expected, abs=1e-6)
+    low, high = drawn.get_ylim()
+    assert low <= min(expected)
+    assert high >= 1
+
+
+def test_similarity_shows_the_trained_length(geometry, lines) -> None:
+    axes = plot_scheme("sinusoidal", geometry()).axes[2]
+    assert list(lines(axes)["trained length"][0]) == [128, 128]
+    assert axes.get_lines()[0].get_xdata()[-1] == 4 * 128 - 1
+    wide = plot_scheme("sinusoidal", geometry(hidden_size=65536)).axes[2]
+    assert wide.get_title(loc="left") == "Similarity by distance, in 256 positions"
+
+
 @pytest.mark.parametrize(("size", "step"), [(256, 1), (512, 3), (768, 3), (1024, 5), (2048, 9)])
 def test_wide_models_show_sines_and_cosines(size, step, geometry) -> None:
     left = plot_scheme("sinusoidal", geometry(hidden_size=size), max_length=30).axes[0]

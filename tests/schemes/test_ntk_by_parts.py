@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from ramps import any_ramp
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posswap import NTKByPartsRoPE, RoPE, SchemeError, YaRN
@@ -31,19 +30,9 @@ def agrees(geometry, llama_config, assert_frequencies):
     return check
 
 
-@given(
-    half_dim=st.integers(1, 64),
-    length=st.integers(16, 2**20),
-    theta=st.floats(50.0, 1e7),
-    factor=st.floats(1.0, 128.0),
-    beta_slow=st.floats(0.1, 16.0),
-    ratio=st.floats(1.5, 64.0),
-    truncate=st.booleans(),
-)
-@settings(deadline=None, max_examples=60, derandomize=True)
-def test_frequencies(half_dim, length, theta, factor, beta_slow, ratio, truncate, agrees) -> None:
-    betas = {"beta_slow": beta_slow, "beta_fast": beta_slow * ratio}
-    agrees(2 * half_dim, length, rope_theta=theta, factor=factor, truncate=truncate, **betas)
+@any_ramp
+def test_frequencies(head_dim, length, fields, agrees) -> None:
+    agrees(head_dim, length, **fields)
 
 
 @pytest.mark.parametrize("truncate", [True, False])

@@ -44,7 +44,7 @@ def test_searches_compares_and_saves(command: list[str], tmp_path: Path) -> None
         "longrope found",
         "longrope found, mode=segment",
     ]
-    assert [length["window"] for length in rows["yarn"]["lengths"]] == [64, 256]
+    assert [length["length"] for length in rows["yarn"]["lengths"]] == [64, 256]
     assert f"{rows['longrope found']['lengths'][1]['perplexity']:.3f}" in done.stdout
     assert saved["search"]["perplexity"] <= min(
         saved["search"]["baselines"][name] for name in ("linear", "ntk", "yarn")

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import torch
+from model_facts import facts
 from tiny import VOCAB, redraw, tiny, tiny_config
 from transformers import LlamaForCausalLM
 
 import hf_posswap as hp
-from hf_posswap.schemes.base import NoInput, NoRotation
 from hf_posswap.search import SearchResult, search_longrope
 
 TRAINED, LONGER = 16, 48
@@ -40,22 +40,6 @@ def search(model: Any, documents: list[torch.Tensor], **options: Any) -> SearchR
 
 def comparable(result: SearchResult) -> dict[str, Any]:
     return {name: value for name, value in result.to_dict().items() if name != "seconds"}
-
-
-def facts(model: Any) -> dict[str, Any]:
-    """All but mode and marks of the modules that stand where nothing is computed: those are made anew."""
-    own = [m for m in model.modules() if not isinstance(m, (NoInput, NoRotation))]
-    return {
-        "scheme": hp.scheme_of(model),
-        "types": [(path, type(module)) for path, module in model.named_modules()],
-        "config": model.config.to_dict(),
-        "configs": [id(m.config) for m in model.modules() if hasattr(m, "config")],
-        "hooks": [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()],
-        "attributes": [sorted(vars(m)) for m in own],
-        "parameters": [(id(p), p.requires_grad) for p in model.parameters()],
-        "training": [m.training for m in own],
-        "keys": list(model.state_dict()),
-    }
 
 
 # What is measured

@@ -28,10 +28,10 @@ def borrowed(model: Any) -> Iterator[None]:
                 install(model, state.family, state.scheme, state.geometry, **put_back)
 
 
-def try_on(model: Any, scheme: Scheme) -> None:
+def try_on(model: Any, scheme: Scheme, *, allow_unordered: bool = False) -> None:
     """`patch`, whole or not at all."""
     with interrupts_wait():
-        patch(model, scheme)
+        patch(model, scheme, allow_unordered=allow_unordered)
 
 
 @contextmanager
