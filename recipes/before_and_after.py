@@ -72,6 +72,7 @@ def train(accelerator, model, stream: torch.Tensor, tokenizer, length: int, step
     """Trains in place on random windows: next tokens for decoders, 15 % masked tokens for BERT."""
     transformers.set_seed(args.seed)
     masked, batch = model.config.model_type == "bert", max(1, args.batch_tokens // length)
+    lr = lr / 4 if masked else lr  # BERT normalises after its sums: at the rate of the others it learns nothing
     collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=masked, seed=args.seed)
     windows = [{"input_ids": stream[i : i + length]} for i in torch.randint(len(stream) - length, (steps * batch,))]
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1)

@@ -202,6 +202,13 @@ def test_schemes_are_named_by_what_is_their_own() -> None:
     assert scheme_label({"name": "of_tomorrow", "new": [1, 2]}) == "of_tomorrow (new=[1, 2])"
 
 
+def test_models_that_chose_their_own_key_tokens_stand_apart() -> None:
+    results = [sample.long_ppl("rope"), sample.long_ppl("yarn")]
+    own = [replace(result, evaluator="the model itself") for result in results]
+    for given, names in ((results, ["long-ppl"]), (own, ["long-ppl", "long-ppl-2"])):
+        assert [section.name for section in sections_of(given) if section.name.startswith("long")] == names
+
+
 def test_decay_has_a_line_for_each_head(lines) -> None:
     result = sample.decay("alibi", "bias", heads=4)
     (axes,) = draw_results([result])["decay"].axes

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hf_posswap.evaluation.long_ppl import LongPpl
+from hf_posswap.evaluation.long_ppl import ITSELF, LongPpl
 from hf_posswap.report.figures.dots import draw_dots, name_rows, rows_height
 from hf_posswap.report.figures.lines import in_picture, legend_below, value_axis
 from hf_posswap.report.figures.section import Section, grouped, labels_of
@@ -14,11 +14,11 @@ from hf_posswap.report.tables import Table
 
 
 def long_ppl_sections(results: Sequence[LongPpl]) -> list[Section]:
-    """One for each choice of key tokens."""
+    """One for each choice of key tokens; a model that chose its own is compared with no other."""
 
     def choice(result: LongPpl) -> Any:
         return (
-            result.evaluator,
+            id(result) if result.evaluator == ITSELF else result.evaluator,
             result.length,
             result.short_length,
             result.stride,
