@@ -7,7 +7,8 @@ the longest length. Perplexity (of BERT pseudo-perplexity) is measured on the la
     python recipes/before_and_after.py --text books/ --output runs/before_and_after
     hf-posswap report runs/before_and_after/results.json --output report.html
 
-Without --text the texts are the source files of Python's standard library. `--smoke` shows that everything runs.
+Without --text the texts are the source files of the package email of Python's standard library. `--smoke` shows only that
+everything runs.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ BERT_SHAPE = {**SHAPE, "intermediate_size": 512, "hidden_dropout_prob": 0.0, "at
 
 @dataclass
 class Arguments:
-    text: str | None = field(default=None, metadata={"help": "file or folder; default: Python's standard library"})
+    text: str | None = field(default=None, metadata={"help": "file or folder; default: the standard library's email"})
     output: str = field(default="runs/before_and_after", metadata={"help": "folder for results and models"})
     cache: str = field(default="~/.cache/hf_posswap", metadata={"help": "folder that keeps the trained models"})
     families: str = field(default="gpt2,llama,bert", metadata={"help": "which ones, with commas"})
