@@ -53,6 +53,7 @@ def rows(output: Path) -> list[dict[str, Any]]:
     table = json.loads((output / "table.json").read_text())["rows"]
     for row in table:
         assert row.pop("seconds") > row.pop("cost")["seconds"] > 0
+        assert row["subject"].pop("model")  # a folder, by the name that the call gave it
         for length in row["lengths"]:
             assert length.pop("seconds") > 0
     return table
