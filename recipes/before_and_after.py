@@ -47,7 +47,7 @@ class Arguments:
     batch_tokens: int = field(default=2048, metadata={"help": "tokens in a step"})
     lr: float = field(default=2e-3, metadata={"help": "of training; fine-tuning takes half of it"})
     eval_tokens: int = field(default=131072, metadata={"help": "about how many held-out tokens are read"})
-    positions: int = field(default=32, metadata={"help": "tokens of every window that BERT's pseudo-perplexity hides"})
+    positions: int = field(default=8, metadata={"help": "tokens of every window that BERT's pseudo-perplexity hides"})
     seed: int = 0
     smoke: bool = field(default=False, metadata={"help": "everything tiny: shows only that it runs"})
 

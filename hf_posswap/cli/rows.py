@@ -68,7 +68,7 @@ def _known(
     documents = open_documents(args, tokenizer, accelerator) if on_text else []
     lengths = args.lengths or _default_lengths(draft, rows, documents)
     if on_text:
-        long_enough(documents, max(lengths) - SPECIAL_TOKENS)
+        _refuse_short(documents, max(lengths))
     _refuse_unfit(draft, rows, max(lengths))
     known = {"tokenizer": tokenizer, "documents": documents, "lengths": lengths, "length": max(lengths)}
     if min(lengths) < max(lengths):
@@ -78,6 +78,14 @@ def _known(
     if tokenizer is not None and tokenizer.bos_token_id is not None:
         known["bos_token_id"] = tokenizer.bos_token_id
     return known
+
+
+def _refuse_short(documents: Sequence[Document], length: int) -> None:
+    """Raises EvaluationError when no document is long enough, in terms of what was typed."""
+    try:
+        long_enough(documents, length - SPECIAL_TOKENS)
+    except EvaluationError:
+        long_enough(documents, length)
 
 
 def _default_lengths(draft: Any, rows: Sequence[Row], documents: Sequence[Document]) -> list[int]:

@@ -26,6 +26,8 @@ def typed_schemes(typed: str) -> dict[str, Scheme | None]:
 
 
 def _scheme(part: str) -> Scheme:
+    if part.startswith("{") and not part.endswith("}"):
+        raise SchemeError(f"{part:.80}: the fields of a JSON scheme go inside of its braces.")
     name, *fields = [part] if part.startswith("{") else split_outside(part, ":")
     pairs = [field.partition("=") for field in fields]
     wrong = [key for key, equals, _ in pairs if not equals]

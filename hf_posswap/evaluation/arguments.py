@@ -18,21 +18,39 @@ def refuse_other(name: str, given: Any, choices: Sequence[Any]) -> None:
         raise EvaluationError(f"{name} is one of {', '.join(map(repr, choices))}, not {given!r:.60}.")
 
 
+def whole(name: str, given: Any, least: int = 1) -> int:
+    """Raises EvaluationError unless it is a whole number from `least` up."""
+    if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
+        raise EvaluationError(f"{name} is a whole number from {least} up, not {given!r:.60}.")
+    return int(given)
+
+
+def wanted_lengths(lengths: Sequence[int], least: int = 2) -> list[int]:
+    """Each once, shortest first; one number stands for a list of it.
+
+    Raises:
+        EvaluationError: one is no whole number from `least` up, or there is none.
+    """
+    given = list(lengths) if isinstance(lengths, Iterable) else [lengths]
+    wrong = [each for each in given if isinstance(each, bool) or not isinstance(each, Integral) or each < least]
+    if wrong or not given:
+        raise EvaluationError(f"lengths are one or more whole numbers of tokens from {least} up, not {lengths!r:.60}.")
+    return sorted({int(length) for length in given})
+
+
 def layouts_for(lengths: Sequence[int], stride: int | None, protocol: str, bos: str) -> list[Layout]:
     """One for each length, shortest first.
 
     Raises:
         EvaluationError: an argument is not what it may be.
     """
-    given = list(lengths) if isinstance(lengths, Iterable) else [lengths]
-    if not given or not all(isinstance(length, Integral) and length >= 2 for length in given):
-        raise EvaluationError(f"lengths are one or more whole numbers of tokens from 2 up, not {lengths!r:.60}.")
-    wanted = sorted({int(length) for length in given})
+    wanted = wanted_lengths(lengths)
     refuse_other("protocol", protocol, PROTOCOLS)
     refuse_other("bos", bos, BOS)
     if stride is not None and protocol != "sliding":
         raise EvaluationError(f'A stride is of protocol "sliding"; {protocol!r} has none.')
-    if stride is not None and not (isinstance(stride, Integral) and 1 <= stride < wanted[0]):
+    whole_stride = isinstance(stride, Integral) and not isinstance(stride, bool)
+    if stride is not None and not (whole_stride and 1 <= stride < wanted[0]):
         raise EvaluationError(
             f"stride is a whole number from 1 to {wanted[0] - 1}, 1 less than the shortest length, so that every token "
             f"has a context; not {stride!r:.60}."
@@ -52,8 +70,7 @@ def refuse_control(control: str | None, protocol: str) -> None:
 
 def refuse_batch(tokens_per_batch: int) -> None:
     """Raises EvaluationError for what is no number of tokens."""
-    if not isinstance(tokens_per_batch, Integral) or tokens_per_batch < 1:
-        raise EvaluationError(f"tokens_per_batch is a whole number from 1 up, not {tokens_per_batch!r:.60}.")
+    whole("tokens_per_batch", tokens_per_batch)
 
 
 def bos_token_for(model: Any, bos: str, given: int | None) -> int | None:

@@ -41,5 +41,8 @@ def batches(windows: Tensor, tokens_per_batch: int) -> Sequence[Tensor]:
 
 def last_hidden_states(model: Any, input_ids: Tensor, **told_to_layers: Any) -> Tensor:
     """`[B, L, E]` of `input_ids [B, L]`, one pass without a cache and without the head."""
-    hidden: Tensor = model.base_model(input_ids=input_ids.to(model.device), use_cache=False, **told_to_layers)[0]
+    body = model.base_model
+    while body.base_model is not body:  # of PEFT's wrapper it is the whole model, head and all
+        body = body.base_model
+    hidden: Tensor = body(input_ids=input_ids.to(model.device), use_cache=False, **told_to_layers)[0]
     return hidden

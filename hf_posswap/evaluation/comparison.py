@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_posswap.errors import EvaluationError, PosswapError
+from hf_posswap.evaluation.arguments import wanted_lengths
+from hf_posswap.evaluation.bare import bare
 from hf_posswap.evaluation.documents import Documents
 from hf_posswap.evaluation.intervals import Interval, exp, ratio_interval
 from hf_posswap.evaluation.perplexity import PerplexityResult, perplexity
@@ -64,9 +66,9 @@ def compare(
     """
     rows = rows_of(schemes, controls)
     measure = likelihood_of(model)
-    if SHUFFLED in controls and measure is pseudo_perplexity:
+    if any(row.control for row in rows) and measure is pseudo_perplexity:
         raise EvaluationError(f"Pseudo-perplexity has no {SHUFFLED} control: take {NO_POSITION}.")
-    refuse_unfit(model, rows, max(lengths, default=0))
+    refuse_unfit(model, rows, wanted_lengths(lengths)[-1])
     results = []
     for row in rows:
         with wearing(model, row.scheme):
@@ -76,7 +78,7 @@ def compare(
 
 def likelihood_of(model: Any) -> Any:
     """The measurement of how likely text is to a model: `perplexity`, or `pseudo_perplexity` for a masked one."""
-    return pseudo_perplexity if "MaskedLM" in type(model).__name__ else perplexity
+    return pseudo_perplexity if "MaskedLM" in type(bare(model)).__name__ else perplexity
 
 
 def rows_of(schemes: Schemes, controls: Sequence[str] = ()) -> list[Row]:
@@ -86,9 +88,11 @@ def rows_of(schemes: Schemes, controls: Sequence[str] = ()) -> list[Row]:
         SchemeError: an unknown name.
         EvaluationError: none, two of one label, or no such control.
     """
+    controls = (controls,) if isinstance(controls, str) else controls
     wrong = [control for control in controls if control not in CONTROLS]
     if wrong:
         raise EvaluationError(f"There is no control {wrong[0]!r}; there are {' and '.join(CONTROLS)}.")
+    schemes = (schemes,) if isinstance(schemes, str) else schemes
     pairs = list(schemes.items()) if isinstance(schemes, Mapping) else [(_label(each), each) for each in schemes]
     rows = [Row(label, None if scheme is None else make(scheme)) for label, scheme in pairs]
     labels = [row.label for row in rows]

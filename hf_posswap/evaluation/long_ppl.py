@@ -14,7 +14,9 @@ least `short_length` others, whose contexts do differ. The paper's setting (a sh
 steps of 1024) is short_length=5120 and stride=1024.
 """
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -100,6 +102,9 @@ def long_ppl(
     (short,) = layouts_for([short_length], stride, "sliding", "none")
     refuse_non_causal(model)
     kept, blocks, skipped = whole_windows(model, documents, length)
+    for name, value in (("gain_threshold", gain_threshold), ("likelihood_threshold", likelihood_threshold)):
+        if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+            raise EvaluationError(f"{name} is a number of nats, not {value!r:.60}.")
     if short.length >= length:
         raise EvaluationError(f"short_length is below the length of {length} tokens, not {short_length}.")
     judge = model if evaluator is None else evaluator
@@ -107,7 +112,11 @@ def long_ppl(
     step = short.stride or max(1, short.length // 5)
     choice = _Choice(model, judge, short.length, step, gain_threshold, likelihood_threshold, tokens_per_batch)
     settings: dict[str, Any] = {"measurement": "long_ppl", "documents": fingerprint_of_documents(kept)}
-    settings |= {"evaluator": identity_of(judge), "length": length, "short_length": choice.short_length}
+    settings |= {
+        "evaluator": None if judge is model else identity_of(judge),
+        "length": length,
+        "short_length": choice.short_length,
+    }
     settings |= {"stride": choice.stride, "thresholds": [gain_threshold, likelihood_threshold]}
     settings |= {"tokens_per_batch": tokens_per_batch}
     sizes = [each.numel() for each in blocks]
@@ -124,7 +133,7 @@ def long_ppl(
         evaluator=ITSELF if judge is model else _name(judge),
         gain_threshold=choice.gain_threshold,
         likelihood_threshold=choice.likelihood_threshold,
-        documents=len(documents),
+        documents=len(kept) + len(skipped),
         skipped=skipped,
         tokens=sum(tokens),
         key_tokens=sum(key_tokens),

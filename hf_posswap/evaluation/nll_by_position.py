@@ -111,7 +111,7 @@ def nll_by_position(
         cost=done.cost,
         length=layout.length,
         windows=sum(windows),
-        documents=len(documents),
+        documents=len(kept) + len(skipped),
         skipped=skipped,
         bos=bos,
         buckets=_buckets(borders, windows, [sums for item in done.values for sums in item]),

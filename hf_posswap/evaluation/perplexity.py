@@ -155,7 +155,7 @@ def perplexity(
         stride=layouts[0].stride,
         bos=bos,
         control=control,
-        documents=len(documents),
+        documents=len(kept) + len(skipped),
         skipped=skipped,
         lengths=tuple(found),
     )

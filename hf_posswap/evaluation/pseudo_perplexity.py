@@ -13,13 +13,12 @@ consecutive windows, special tokens around each. All lengths read the same token
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from hf_posswap.errors import EvaluationError
-from hf_posswap.evaluation.arguments import refuse_batch, refuse_other
+from hf_posswap.evaluation.arguments import refuse_batch, refuse_other, wanted_lengths, whole
 from hf_posswap.evaluation.documents import Document, Documents, fingerprint_of_documents, long_enough
 from hf_posswap.evaluation.fingerprints import fingerprint_of_tokens
 from hf_posswap.evaluation.intervals import perplexity_interval
@@ -90,11 +89,11 @@ def pseudo_perplexity(
     """
     refuse_without_masked_head(model)
     special = SpecialTokens.of(tokenizer, mask_token_id, cls_token_id, sep_token_id)
-    wanted = _lengths(lengths, special)
+    wanted = wanted_lengths(lengths, len(special) + 1)
     refuse_other("form", form, FORMS)
     refuse_batch(tokens_per_batch)
-    if positions is not None and not (isinstance(positions, Integral) and positions >= 1):
-        raise EvaluationError(f"positions is a whole number from 1 up, or None for all, not {positions!r:.60}.")
+    if positions is not None:
+        whole("positions", positions)
     refuse_too_long(model, wanted[-1])
     kept, skipped = long_enough(documents, wanted[-1] - len(special))
     _check_documents(model, kept, special, form)
@@ -119,7 +118,7 @@ def pseudo_perplexity(
         positions=positions,
         seed=seed,
         special_tokens=len(special),
-        documents=len(documents),
+        documents=len(kept) + len(skipped),
         skipped=skipped,
         lengths=tuple(found),
     )
@@ -144,15 +143,6 @@ def _at_length(
         document_nll=tuple(nll),
         document_tokens=tuple(tokens),
     )
-
-
-def _lengths(lengths: Sequence[int], special: SpecialTokens) -> list[int]:
-    wanted, least = sorted({int(length) for length in lengths}), len(special) + 1
-    if not wanted or wanted[0] < least:
-        raise EvaluationError(
-            f"lengths are one or more numbers of tokens from {least} up (special tokens count), not {list(lengths)}."
-        )
-    return wanted
 
 
 def _check_documents(model: Any, documents: list[Document], special: SpecialTokens, form: str) -> None:

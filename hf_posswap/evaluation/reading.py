@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hf_posswap.errors import EvaluationError, FamilyError, SchemeError
+from hf_posswap.evaluation.bare import bare
 from hf_posswap.evaluation.documents import Document
 from hf_posswap.evaluation.token_nll import token_nll
 from hf_posswap.evaluation.windows import Layout, Window
@@ -87,7 +88,7 @@ class Reader:
 def one_pass_serves_all_prefixes(model: Any) -> bool:
     """Whether what this model makes of a token depends on nothing behind it, nor on how much is behind it."""
     try:
-        return scheme_of(model).refuses_cache is None
+        return scheme_of(bare(model)).refuses_cache is None
     except (SchemeError, FamilyError):
         return False
 

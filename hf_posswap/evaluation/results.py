@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hf_posswap.errors import EvaluationError, FamilyError, SchemeError
+from hf_posswap.evaluation.bare import bare
 from hf_posswap.families import family_of
 from hf_posswap.files import reason, write_whole
 from hf_posswap.patching import scheme_of
@@ -162,17 +163,17 @@ def load_results(path: str | os.PathLike[str]) -> list[Result]:
 
 def subject_of(model: Any, label: str | None = None) -> Subject:
     """The facts of a model, patched or not, of a family that is known here or not."""
-    config = model.config
+    config, inside = model.config, bare(model)
     scheme: dict[str, Any] | None = None
     length: int | None = getattr(config, "max_position_embeddings", None)
     with suppress(SchemeError, FamilyError):
-        scheme = json.loads(json.dumps(scheme_of(model).to_dict()))
+        scheme = json.loads(json.dumps(scheme_of(inside).to_dict()))
     with suppress(FamilyError):
         length = family_of(config).geometry(config).trained_length
     return Subject(
-        label=label or (scheme["name"] if scheme else type(model).__name__),
-        model=getattr(config, "_name_or_path", "") or type(model).__name__,
-        architecture=type(model).__name__,
+        label=label or (scheme["name"] if scheme else type(inside).__name__),
+        model=getattr(config, "_name_or_path", "") or type(inside).__name__,
+        architecture=type(inside).__name__,
         scheme=scheme,
         trained_length=length,
         parameters=sum(parameter.numel() for parameter in model.parameters()),

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 
+from hf_posswap.errors import EvaluationError
 from hf_posswap.evaluation.fingerprints import fingerprint_of_model, fingerprint_of_settings
 from hf_posswap.evaluation.memory import peak_memory
 from hf_posswap.evaluation.processes import processes_of
@@ -71,8 +72,14 @@ def run_items(
     Raises:
         EvaluationError: the state cannot be read or written, or another process failed.
     """
-    key = "" if state is None else _key(model, settings)
+    alone = accelerator is None or accelerator.num_processes == 1
+    key = "" if state is None and alone else _key(model, settings)
     with processes_of(accelerator) as processes, State(state, key, processes) as finished:
+        if len(set(processes.gather(lambda: key))) > 1:
+            raise EvaluationError(
+                "The processes were given different things to measure: all of them call with the same model, documents "
+                "and arguments."
+            )
         known = _merged(processes.gather(finished.open))
         todo = sorted((i for i in range(len(sizes)) if i not in known), key=lambda i: -sizes[i])
         mine = sorted(todo[processes.rank :: processes.count])

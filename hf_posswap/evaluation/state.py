@@ -52,7 +52,7 @@ class State:
             found = {entry["item"]: entry for file in self._files() for entry in self._read(file)}
             ending = "" if self.processes.count == 1 else f".{self.processes.rank}"
             self._file = self.path.with_name(self.path.name + ending).open("ab", buffering=0)
-            self._append(HEADER if self._file.tell() == 0 else b"\n")  # what was cut off ends here
+            self._append(HEADER[self._file.tell() :] or b"\n")  # what was cut off ends here
         except EvaluationError:
             raise
         except (OSError, ValueError) as error:
@@ -86,8 +86,7 @@ class State:
     def _read(self, file: Path) -> Iterator[dict[str, Any]]:
         start = json.dumps({"key": self.key})[:-1].encode()
         with file.open("rb") as lines:
-            first = lines.readline(len(HEADER))
-            if first == b"\n" or not HEADER.startswith(first.rstrip(b"\n")):
+            if not HEADER.startswith(lines.read(len(HEADER))):  # shorter only where it was cut off
                 raise EvaluationError(f"{file} is no state of a measurement: remove it, or name another file.")
             for line in lines:
                 if line.startswith(start) and (entry := _entry(line)):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from hf_posswap.errors import EvaluationError, FamilyError, SchemeError
+from hf_posswap.evaluation.bare import bare
 from hf_posswap.evaluation.output_head import hidden_states_and_head
 from hf_posswap.patching import scheme_of
 
@@ -43,7 +44,8 @@ def token_nll(
     """
     refuse_non_causal(model)
     _check_tokens(model, input_ids, attention_mask)
-    if last is not None and last not in range(1, input_ids.shape[1]):
+    input_ids = input_ids.long()
+    if last is not None and (type(last) is not int or last not in range(1, input_ids.shape[1])):
         raise EvaluationError(f"last is from 1 to {input_ids.shape[1] - 1}, the tokens with one in front, not {last}.")
     refuse_too_long(model, input_ids.shape[1])
     with evaluating(model):
@@ -71,7 +73,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def refuse_non_causal(model: Any) -> None:
     """Raises EvaluationError for models whose prediction at a position sees the tokens after it."""
-    config, name = model.config, type(model).__name__
+    config, name = model.config, type(bare(model)).__name__
     encoder = "MaskedLM" in name or config.is_encoder_decoder or not getattr(config, "is_causal", True)
     if config.model_type in CAUSAL_WHEN_DECODER and not getattr(config, "is_decoder", False):
         encoder = True
@@ -105,7 +107,7 @@ def refuse_unknown_tokens(model: Any, input_ids: Tensor) -> None:
 def position_limit(model: Any) -> int | None:
     """How many positions a model has when they come from a table; None when they come from a formula."""
     try:
-        return scheme_of(model).limit()
+        return scheme_of(bare(model)).limit()
     except SchemeError:  # a rotary formula of transformers that has no name here
         return None
     except FamilyError:
@@ -120,15 +122,15 @@ def _first_row(table: nn.Embedding) -> int:
 
 
 def _check_tokens(model: Any, input_ids: Tensor, attention_mask: Tensor | None) -> None:
-    if input_ids.dim() != 2 or input_ids.shape[1] < 2 or input_ids.is_floating_point():
+    ids = input_ids if isinstance(input_ids, Tensor) else torch.empty(0)
+    if ids.dim() != 2 or not len(ids) or ids.shape[1] < 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+        what = f"{ids.dtype} {list(ids.shape)}" if ids is input_ids else type(input_ids).__name__
         raise EvaluationError(
-            f"input_ids are whole numbers [batch, length] with a length of at least 2, not {input_ids.dtype} "
-            f"{list(input_ids.shape)}."
+            f"input_ids are a tensor of whole numbers [batch, length] with a length of at least 2, not {what}."
         )
-    if attention_mask is not None and attention_mask.shape != input_ids.shape:
-        raise EvaluationError(
-            f"attention_mask {list(attention_mask.shape)} is not of the shape of input_ids {list(input_ids.shape)}."
-        )
+    if attention_mask is not None and getattr(attention_mask, "shape", None) != ids.shape:
+        shape = list(getattr(attention_mask, "shape", ())) or type(attention_mask).__name__
+        raise EvaluationError(f"attention_mask {shape} is not of the shape of input_ids {list(ids.shape)}.")
     refuse_unknown_tokens(model, input_ids)
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 import two_processes
-from tiny import tiny
+from tiny import VOCAB, tiny
 from two_processes import SIZES, measured
 
 import hf_posswap as hp
+from hf_posswap.evaluation import perplexity, save_results
 from hf_posswap.evaluation.running import groups, run_items
 
 ITEMS = list(range(len(SIZES)))
@@ -223,3 +224,31 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     assert len(here) < len(SIZES) / 2 + 1, "each did its share but for what came after the error"
     assert "The state cannot be kept in" in first["refused"]["error"]
     assert "Another process failed with EvaluationError: The state" in second["refused"]["error"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.model.layers[0].mlp.down_proj.weight.data[:, 5].zero_(),
+        lambda model: model.model.rotary_emb.inv_freq.mul_(0.5),
+        lambda model: setattr(model.model.layers[0].self_attn, "scaling", 0.1),
+        lambda model: model.model.layers[1].register_forward_hook(lambda module, args, output: output * 0),
+    ],
+    ids=["a column of weights", "a buffer that is not saved", "an attribute", "a hook"],
+)
+def test_a_changed_model_is_measured_anew(change: Any, tmp_path: Path) -> None:
+    model, documents = tiny("llama"), [torch.randint(0, VOCAB, (40,)) for _ in range(2)]
+    before = perplexity(model, documents, [16], state=tmp_path / "state")
+    assert perplexity(model, documents, [16], state=tmp_path / "state").lengths == before.lengths  # seconds too
+    with torch.no_grad():
+        change(model)
+    after = perplexity(model, documents, [16], state=tmp_path / "state")
+    assert after.lengths[0].nll == perplexity(model, documents, [16]).lengths[0].nll != before.lengths[0].nll
+
+
+def test_a_file_of_results_is_no_state(tmp_path: Path) -> None:
+    model, documents, path = tiny("llama"), [torch.randint(0, VOCAB, (40,)) for _ in range(2)], tmp_path / "saved.json"
+    saved = save_results([perplexity(model, documents, [16])], path).read_bytes()
+    with pytest.raises(hp.EvaluationError, match="is no state of a measurement"):
+        perplexity(model, documents, [16], state=path)
+    assert path.read_bytes() == saved

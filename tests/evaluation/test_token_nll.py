@@ -222,3 +222,16 @@ def test_refuses_a_head_that_it_does_not_know() -> None:
 def test_refuses_input_that_is_none(input_ids: Tensor, mask: Tensor | None, message: str) -> None:
     with pytest.raises(hp.EvaluationError, match=message):
         token_nll(tiny("llama"), input_ids, mask)
+
+
+def test_takes_whole_numbers_of_every_kind_and_wrapped_models() -> None:
+    model, input_ids = hp.patch(tiny("llama"), "alibi"), torch.randint(0, VOCAB, (2, 9))
+    expected = token_nll(model, input_ids)
+    for dtype in (torch.int16, torch.uint8, torch.int32):
+        torch.testing.assert_close(token_nll(model, input_ids.to(dtype)), expected, rtol=0, atol=0)
+    peft = pytest.importorskip("peft")
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    torch.testing.assert_close(token_nll(wrapped, input_ids), expected)
+    from hf_posswap.evaluation.results import subject_of
+
+    assert (subject_of(wrapped).label, subject_of(wrapped).architecture) == ("alibi", "LlamaForCausalLM")

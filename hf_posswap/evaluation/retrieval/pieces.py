@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from hf_posswap.errors import EvaluationError
+from hf_posswap.evaluation.arguments import whole
 
 ALPHABETS = {"digits": "0123456789", "letters": "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 """What keys can be made of; the first is taken of which the tokenizer gives every symbol one token of its own."""
@@ -34,9 +35,9 @@ class Pieces:
         Raises:
             EvaluationError: no alphabet of single tokens, no BOS where one is asked for, or keys of no symbols.
         """
-        if width < 1:
-            raise EvaluationError(f"A key has 1 symbol or more, not {width}.")
-        self.tokenizer, self.width = tokenizer, width
+        if not callable(tokenizer):
+            raise EvaluationError(f"Prompts are made of tokens: tokenizer is the model's, not {tokenizer!r:.60}.")
+        self.tokenizer, self.width = tokenizer, whole("digits", width)
         self._texts: dict[str, list[int]] = {}
         self.bos = _bos(tokenizer, bos)
         self.alphabet_name, self.alphabet = self._alphabet()

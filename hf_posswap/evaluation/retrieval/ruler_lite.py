@@ -43,6 +43,7 @@ def ruler_lite(
     Raises:
         EvaluationError: as `passkey`; or an unknown task.
     """
+    tasks = (tasks,) if isinstance(tasks, str) else tasks
     unknown = [task for task in tasks if task not in TASKS]
     if unknown or not tasks:
         raise EvaluationError(f"tasks are one or more of {list(TASKS)}, not {list(tasks)}.")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from numbers import Real
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hf_posswap.errors import EvaluationError
+from hf_posswap.evaluation.arguments import refuse_batch, wanted_lengths, whole
 from hf_posswap.evaluation.fingerprints import fingerprint_of_settings
 from hf_posswap.evaluation.results import subject_of
 from hf_posswap.evaluation.retrieval.haystacks import Haystack
@@ -54,20 +56,17 @@ class Trials:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise EvaluationError(f"trials is a number from 1 up, not {self.trials}.")
-        if not self.lengths:
-            raise EvaluationError("lengths are one or more numbers of tokens, and there are none.")
-        if self.depths is not None and not (self.depths and all(0 <= depth <= 1 for depth in self.depths)):
-            raise EvaluationError(f"depths are one or more numbers from 0 to 1, not {list(self.depths)}.")
+        whole("trials", self.trials)
+        if self.depths is not None:
+            given = list(self.depths) if isinstance(self.depths, Iterable) else []
+            if not given or not all(isinstance(depth, Real) and 0 <= depth <= 1 for depth in given):
+                raise EvaluationError(f"depths are one or more numbers from 0 to 1, not {self.depths!r:.60}.")
 
     @property
     def grid(self) -> list[Place]:
         """Each once: by task, then by length, then by depth."""
         depths = [None] if self.depths is None else sorted({float(depth) for depth in self.depths})
-        return [
-            Place(*place) for place in product(self.tasks, sorted({int(length) for length in self.lengths}), depths)
-        ]
+        return [Place(*place) for place in product(self.tasks, wanted_lengths(self.lengths), depths)]
 
     def puzzle(self, place: Place, trial: int) -> tuple[Puzzle, Random]:
         """What is asked, and the random source from there on."""
@@ -123,7 +122,8 @@ def measure_trials(
 ) -> RetrievalResult:
     """Scores every trial, at most `tokens_per_batch` tokens at once, or one prompt."""
     refuse_non_causal(model)
-    refuse_too_long(model, max(trials.lengths))
+    refuse_batch(tokens_per_batch)
+    refuse_too_long(model, trials.grid[-1].length)
     pieces, alphabet = trials.pieces, torch.tensor(trials.pieces.alphabet)
     batches = [(place, batch) for place in trials.grid for batch in trials.batches(place, tokens_per_batch)]
     settings = {

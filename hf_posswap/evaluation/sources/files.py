@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 PIP = "pip install hf-posswap[data]"
 KINDS = "UTF-8 text, .jsonl, .parquet, .npy or .safetensors"
-NO_TEXT = (".json", ".csv", ".tsv")
-"""Tables: read as text they would be measured with all their marks and names."""
+NO_TEXT = (".json", ".csv", ".tsv", ".html", ".xml", ".svg")
+"""Tables and markup: read as text they would be measured with all their marks and names."""
 START = 2**16
 """Bytes that show whether a file in a folder is text."""
 ROWS = 64
@@ -96,7 +96,7 @@ def _is_readable(path: Path) -> bool:
 def _text(path: Path, name: str, field: str) -> Iterator[Text]:
     if path.suffix.lower() in NO_TEXT:
         raise EvaluationError(
-            f"{name} is a table: write it as .jsonl or .parquet, or as .txt if it is the text itself."
+            f"{name} is a table or markup: write it as .jsonl or .parquet, or as .txt if it is the text itself."
         )
     content = path.read_bytes()
     try:

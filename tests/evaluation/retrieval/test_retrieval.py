@@ -160,8 +160,8 @@ def test_goes_on_from_finished_batches(tmp_path: Path, byte_tokenizer: Any, monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"trials": 0}, "trials is a number from 1 up, not 0"),
-        ({"digits": 0}, "1 symbol or more, not 0"),
+        ({"trials": 0}, "trials is a whole number from 1 up, not 0"),
+        ({"digits": 0}, "digits is a whole number from 1 up, not 0"),
         ({"lengths": []}, "lengths are one or more"),
         ({"lengths": [20, 100]}, "passkey takes 81 tokens with this tokenizer, not 20"),
         ({"lengths": [600]}, "600 tokens are more than the 512 positions"),

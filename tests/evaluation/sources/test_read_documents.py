@@ -217,7 +217,7 @@ WRONG = {
     "empty.txt": "has no text: every document is empty",
     "binary.txt": r"^binary.txt is no UTF-8 text, see byte 4; what can be read: UTF-8 text, .jsonl",
     "nul.txt": "nul.txt is no text, because it holds a NUL",
-    "table.json": "table.json is a table: write it as .jsonl or .parquet",
+    "table.json": "table.json is a table or markup: write it as .jsonl or .parquet",
     "list.jsonl": r"list.jsonl:3 is no JSON object with a text under 'text', but \[1\]",
     "broken.jsonl": r"broken.jsonl:2 is no JSON: ",
     "latin.jsonl": r"latin.jsonl:1 is no JSON: ",
