@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,27 @@ def test_the_command_it_prints_gives_the_model_that_was_measured(
             assert again.lengths[1].perplexity == pytest.approx(candidate.perplexity, rel=1e-6)
             (tmp_path / argv[2]).rename(tmp_path / candidate.method)
     assert not (tmp_path / "advice.json.state").exists()
+
+
+def test_a_single_document_and_a_model_that_is_best_as_it_is(
+    byte_model: ByteModel, texts: Path, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ranked(*args: Any, **options: Any) -> Any:
+        found = advise(*args, **options)
+        return replace(found, candidates=tuple(sorted(found.candidates, key=lambda each: each.method != first)))
+
+    monkeypatch.setattr("hf_posswap.cli.advise.advise", ranked)
+    for first in ("yarn", "none"):
+        done = run(*typed(byte_model(), texts / "a.txt", "--seconds", "0.01", "--output", tmp_path / first))
+        (advice,) = load_results(tmp_path / first)
+        assert done.code == 0, done.err
+        said = " ".join(done.out.split())
+        assert "1 document (" in said
+        assert "over windows of one document" in said
+        assert "fine-tuning it would still need" in said
+        assert all(candidate.fine_tuning in said for candidate in advice.candidates)
+        assert ("No extension beats the model as it is at 128 tokens on this text." in said) == (first == "none")
+        assert done.out.splitlines()[-1] == advice.best.command != ""
 
 
 def test_masked_models(byte_model: ByteModel, texts: Path, run: Callable[..., Any]) -> None:

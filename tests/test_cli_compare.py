@@ -41,7 +41,9 @@ def test_it_writes_and_prints_what_comparing_in_python_gives(
         assert [at.document_nll for at in one.lengths] == [at.document_nll for at in other.lengths]
     for result in expected[1:]:
         (line,) = [
-            line for line in done.out.split("over none")[1].splitlines() if line.startswith(result.subject.label + "  ")
+            line
+            for line in done.out.split("over none")[1].split("\n\n")[0].splitlines()
+            if line.startswith(result.subject.label + "  ")
         ]
         for ratio in paired_ratios(result, expected[0]):
             assert with_interval(ratio.value, ratio.interval) in line

@@ -17,7 +17,7 @@ from hf_posswap.cli.measuring import (
     running,
 )
 from hf_posswap.errors import EvaluationError
-from hf_posswap.evaluation.advice import advise, fitting_trials
+from hf_posswap.evaluation.advice import Advice, advise, fitting_trials
 from hf_posswap.evaluation.comparison import likelihood_of
 from hf_posswap.evaluation.documents import long_enough
 from hf_posswap.evaluation.pseudo_perplexity import pseudo_perplexity
@@ -44,4 +44,14 @@ def run(args: argparse.Namespace) -> str:
         model = open_model(args, config, accelerator)
         advice = advise(model, args.max_length, documents, seconds=args.seconds, **given, **running(args, accelerator))
         said = finished(args, accelerator, [advice], documents)
-    return said if args.json or not said else f"{said}\n\n{advice.best.command}"
+    return said if args.json or not said else f"{said}\n\n{_last_words(advice)}"
+
+
+def _last_words(advice: Advice) -> str:
+    """The command of the best extension; before it, where that is so, that none is worth it."""
+    if advice.candidates[0] is advice.best:
+        return advice.best.command
+    return (
+        f"No extension beats the model as it is at {advice.length:,} tokens on this text. The best of them is applied "
+        f"by:\n{advice.best.command}"
+    )

@@ -48,7 +48,8 @@ class Candidate:
     short_perplexity: float
     """At the trained length: what the extension costs short texts."""
     over_best: Interval | None
-    """Of the ratio to the best one's perplexity, paired by document; None for the best, and for a single document."""
+    """Of the ratio to the best one's perplexity, paired by what intervals are over; None for the best, and where
+    there is one of that only."""
     fine_tuning: str
     """What it would still need."""
     command: str
@@ -68,7 +69,9 @@ class Advice(ModelResult):
     short_perplexity: float
     """Of the model as it is, at the trained length."""
     documents: int
-    """That were read: what the intervals are over. Of a single document each window counts as one."""
+    """That were read."""
+    over: str
+    """What the intervals are over: "documents", or "windows of one document" where only one is long enough."""
     skipped: tuple[int, ...]
     """Indices of the documents shorter than `length`."""
     tokens: int
@@ -125,6 +128,7 @@ def advise(
         raise EvaluationError(f"windows are 1 or more and seconds above 0, or None, not {windows!r} and {seconds!r}.")
     trained, trials = fitting_trials(model, max_length, original_max_position_embeddings)
     sampled, skipped = _sampled(documents, max_length, windows)
+    alone = len(documents) - len(skipped) == 1
     measure = likelihood_of(model)
     arguments = {**({"protocol": "disjoint"} if measure is perplexity else {}), **arguments}
     read = partial(measure, model, sampled, **arguments)
@@ -142,7 +146,8 @@ def advise(
         trained_length=trained,
         measure=measure.__name__,
         short_perplexity=as_it_is.result.lengths[0].perplexity,
-        documents=len(sampled),
+        documents=1 if alone else len(sampled),
+        over="windows of one document" if alone else "documents",
         skipped=skipped,
         tokens=ranked[0].result.lengths[-1].tokens,
         candidates=tuple(_candidate(each, ranked[0]) for each in ranked),
@@ -231,7 +236,7 @@ def _candidate(tried: _Tried, best: _Tried) -> Candidate:
         interval=long.interval,
         short_perplexity=short.perplexity,
         over_best=None if tried is best else paired_ratios(tried.result, best.result)[-1].interval,
-        fine_tuning=tried.scheme.fine_tuning,
+        fine_tuning="nothing: the model as it is" if tried.trial is AS_IT_IS else tried.scheme.fine_tuning,
         command=tried.command,
     )
 

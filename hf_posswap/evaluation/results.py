@@ -19,6 +19,7 @@ from hf_posswap.evaluation.bare import bare
 from hf_posswap.families import family_of
 from hf_posswap.files import reason, write_whole
 from hf_posswap.patching import scheme_of
+from hf_posswap.schemes import Geometry
 
 VERSION = 1
 R = TypeVar("R", bound="Result")
@@ -38,6 +39,12 @@ class Subject:
     """`Scheme.to_dict()`; None for a model whose scheme has no name here."""
     trained_length: int | None
     """Positions before any extension; None where it is not known."""
+    head_dim: int | None
+    """This and the next three are None where the family is not known."""
+    heads: int | None
+    """Of queries."""
+    hidden_size: int | None
+    layers: int | None
     parameters: int
     dtype: str
     attention: str | None
@@ -165,17 +172,21 @@ def subject_of(model: Any, label: str | None = None) -> Subject:
     """The facts of a model, patched or not, of a family that is known here or not."""
     config, inside = model.config, bare(model)
     scheme: dict[str, Any] | None = None
-    length: int | None = getattr(config, "max_position_embeddings", None)
+    geometry: Geometry | None = None
     with suppress(SchemeError, FamilyError):
         scheme = json.loads(json.dumps(scheme_of(inside).to_dict()))
     with suppress(FamilyError):
-        length = family_of(config).geometry(config).trained_length
+        geometry = family_of(config).geometry(config)
     return Subject(
         label=label or (scheme["name"] if scheme else type(inside).__name__),
         model=getattr(config, "_name_or_path", "") or type(inside).__name__,
         architecture=type(inside).__name__,
         scheme=scheme,
-        trained_length=length,
+        trained_length=geometry.trained_length if geometry else getattr(config, "max_position_embeddings", None),
+        head_dim=geometry.head_dim if geometry else None,
+        heads=geometry.num_attention_heads if geometry else None,
+        hidden_size=geometry.hidden_size if geometry else None,
+        layers=geometry.num_hidden_layers if geometry else None,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype=str(model.dtype).removeprefix("torch."),
         attention=getattr(config, "_attn_implementation", None),

@@ -149,8 +149,14 @@ def _by_chunks(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor
     flat_hidden, flat_targets = hidden.flatten(0, 1), targets.flatten()
     vocabulary = head(flat_hidden[:1]).shape[-1]
     size = max(CHUNK_ROWS, CHUNK_ELEMENTS // vocabulary)
-    parts = zip(flat_hidden.split(size), flat_targets.split(size), strict=True)
-    return torch.cat([_cross_entropy(head(rows), ids) for rows, ids in parts]).view_as(targets)
+    # Room for all results is made first: small ones left behind by each chunk would keep the C library from giving the
+    # next chunk the memory of the last one.
+    dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    nll = torch.empty(flat_targets.shape, dtype=dtype, device=hidden.device)
+    for start in range(0, len(nll), size):
+        chunk = slice(start, start + size)
+        nll[chunk] = _cross_entropy(head(flat_hidden[chunk]), flat_targets[chunk])
+    return nll.view_as(targets)
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Pictures on disk: checked before anything is drawn, written whole or not at all, the same bytes every time."""
 
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def _rendered(figure: Any, kind: str) -> bytes:
 
     nothing = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
     buffer = io.BytesIO()
-    with fixed_style(), matplotlib.rc_context({"svg.hashsalt": "hf_posswap"}):
+    with fixed_style(), matplotlib.rc_context({"svg.hashsalt": "hf_posswap"}), warnings.catch_warnings():
+        # Labels may be of any script, and the tables beside a picture have them in full.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
         figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=nothing[kind])
     return buffer.getvalue()

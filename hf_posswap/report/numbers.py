@@ -55,7 +55,7 @@ def documents_read(documents: int, skipped: Sequence[int]) -> str:
     return f"{plural(documents, 'document')}, {short}"
 
 
-def over_documents(intervals: Iterable[Interval | None]) -> str:
-    """What the intervals of means over documents are."""
+def over_documents(intervals: Iterable[Interval | None], over: str = "documents") -> str:
+    """What the intervals of means over documents are, or over what else."""
     level = next((each.level for each in intervals if each), None)
-    return f"Intervals: {level:.0%}, bootstrap over documents." if level else "A single document: no intervals."
+    return f"Intervals: {level:.0%}, over {over}." if level else "A single document: no intervals."

@@ -86,6 +86,7 @@ def one_forward(model: LlamaForCausalLM, length: int) -> float:
 COMPARISONS: dict[str, tuple[int, Callable, Callable, str]] = {
     "nll-8k": (8192, whole_loss, by_chunks, "token_nll of 8k tokens, to the loss with labels"),
     "nll-16k": (16384, whole_loss, by_chunks, "token_nll of 16k tokens, to the loss with labels"),
+    "nll-32k": (32768, whole_loss, by_chunks, "token_nll of 32k tokens, to the loss with labels"),
     "sliding": (1024, usual_windows, new_tokens_only, "sliding windows of 1024, stride 256, to the usual recipe"),
     "prefix": (4096, one_by_one, one_forward, "prefixes of 1024 to 4096, 4 lengths, to one after the other"),
 }

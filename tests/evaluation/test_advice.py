@@ -38,13 +38,15 @@ def test_candidates_are_what_extending_by_hand_gives() -> None:
         assert (candidate.short_perplexity, candidate.perplexity) == (short.perplexity, long.perplexity)
         assert candidate.interval == long.interval
         assert hp.schemes.BY_NAME[candidate.scheme["name"]] is type(hp.scheme_of(other))
-        assert candidate.fine_tuning == hp.scheme_of(other).fine_tuning
+        needed = hp.scheme_of(other).fine_tuning
+        assert candidate.fine_tuning == ("nothing: the model as it is" if candidate.method == "none" else needed)
         if by_hand is not best:
             assert candidate.over_best == paired_ratios(by_hand, best)[-1].interval
     perplexities = [candidate.perplexity for candidate in advice.candidates]
     assert perplexities == sorted(perplexities)
     assert advice.candidates[0].over_best is None
-    assert (advice.length, advice.trained_length, advice.documents) == (LONGER, LENGTH, 3)
+    assert (advice.length, advice.trained_length) == (LONGER, LENGTH)
+    assert (advice.documents, advice.over) == (3, "documents")
     assert advice.tokens == sum(len(document) // LONGER * (LONGER - 1) for document in documents)
     assert read_result(advice.to_dict()) == Advice.from_json(advice.to_json()) == advice
 
@@ -145,7 +147,7 @@ def test_windows_are_taken_from_all_documents() -> None:
 
 def test_a_single_document_still_has_intervals() -> None:
     advice = advise(tiny("llama"), LONGER, text(1000, 50), seconds=1e-9)
-    assert (advice.documents, advice.skipped) == (1000 // LONGER, (1,))
+    assert (advice.documents, advice.over, advice.skipped) == (1, "windows of one document", (1,))
     assert all(candidate.interval is not None for candidate in advice.candidates)
 
 

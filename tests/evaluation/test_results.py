@@ -183,6 +183,7 @@ def test_labels_and_subjects() -> None:
     model = hp.patch(tiny("llama"), "yarn", factor=4.0)
     subject = subject_of(model)
     assert (subject.label, subject.architecture, subject.trained_length) == ("yarn", "LlamaForCausalLM", 64)
+    assert (subject.head_dim, subject.heads, subject.hidden_size, subject.layers) == (8, 4, 32, 2)
     assert subject.scheme == json.loads(json.dumps(hp.scheme_of(model).to_dict()))
     assert subject.parameters == sum(p.numel() for p in model.parameters())
     assert (subject.dtype, subject.attention) == ("float32", model.config._attn_implementation)

@@ -34,6 +34,10 @@ def subject(label: str = "rope", scheme: Any = "rope", **facts: Any) -> Subject:
     known |= {
         "scheme": SCHEMES.get(scheme) if isinstance(scheme, str) else scheme,
         "trained_length": 1024,
+        "head_dim": 64,
+        "heads": 12,
+        "hidden_size": 768,
+        "layers": 8,
         "parameters": 12_345_678,
     }
     return Subject(**{**known, "dtype": "float32", "attention": "sdpa", **facts})
@@ -172,7 +176,7 @@ def advice() -> Advice:
             interval=Interval(0.95 * value, 1.06 * value),
             short_perplexity=short,
             over_best=None if method == "yarn" else Interval(0.97 * value / 21.3, 1.02 * value / 21.3),
-            fine_tuning="none to read at all; 400 steps for its published quality",
+            fine_tuning="nothing: the model as it is" if method == "none" else "400 steps for its published quality",
             command="" if method == "none" else f"hf-posswap extend MODEL OUT --max-length 8192 --method {method}",
         )
         for method, options, value, short in tried
@@ -183,6 +187,7 @@ def advice() -> Advice:
         "measure": "perplexity",
         "short_perplexity": 18.7,
         "documents": 12,
+        "over": "documents",
         "skipped": (),
     }
     untried = ("longrope: the time was over",)

@@ -28,7 +28,8 @@ def texts(figure: Any) -> str:
 
 
 def test_every_kind_has_its_sections() -> None:
-    assert set(KINDS) == set(Result.kinds.values())
+    own = {kind for kind in Result.kinds.values() if kind.__module__.startswith("hf_posswap")}
+    assert set(KINDS) == own
     assert {type(result) for result in sample.of_every_kind()} == set(KINDS)
 
 
@@ -67,7 +68,20 @@ def test_a_control_is_dashed() -> None:
     plain, control = draw_results(results)["perplexity"].axes[0].get_lines()[0::3][:2]
     assert plain.get_linestyle() == "-"
     assert control.get_linestyle() == "--"
-    assert control.get_label() == "rope (2), shuffled-context"
+    assert control.get_label() == "rope, shuffled-context"
+
+
+def test_a_control_has_the_colour_of_its_model() -> None:
+    rows = [("rope", None), ("yarn", None), ("rope, shuffled-context", "shuffled-context")]
+    rows += [("yarn, shuffled-context", "shuffled-context"), ("other", None)]
+    results = [sample.perplexity(label, "nope", control=control) for label, control in rows]
+    drawn = draw_results(results)["perplexity"].axes[0].get_lines()[0::3][:5]
+    assert [line.get_label() for line in drawn] == [label for label, _ in rows]
+    looks = [(line.get_color(), line.get_marker()) for line in drawn]
+    assert looks[2:4] == looks[:2]
+    assert len(set(looks)) == 3
+    alone = draw_results([results[0], results[3]])["perplexity"].axes[0].get_lines()[0::3][:2]
+    assert alone[0].get_color() != alone[1].get_color()
 
 
 def test_what_is_not_finite_is_left_to_the_table(lines) -> None:
@@ -189,7 +203,12 @@ def test_long_ppl_leaves_out_what_was_not_found() -> None:
 
 def test_intervals_are_said_where_there_are_some() -> None:
     section = sections_of([sample.long_ppl("nope", none=True)])[0]
-    assert "95%, bootstrap over documents" in section.caption
+    assert "95%, over documents" in section.caption
+    advice = replace(sample.advice(), documents=1, over="windows of one document")
+    (section,) = [section for section in sections_of([advice]) if section.name == "advice"]
+    for words in (section.caption, section.tables[0].caption, texts(draw_results([advice])["advice"])):
+        assert "over windows of one document" in words
+        assert "over documents" not in words
 
 
 def test_schemes_are_named_by_what_is_their_own() -> None:
@@ -222,7 +241,9 @@ def test_each_scheme_that_was_measured_is_drawn_once() -> None:
     results += [sample.perplexity("nope")]
     schemes = [section for section in sections_of(results) if section.name.startswith("scheme")]
     assert [section.name for section in schemes] == ["scheme-alibi", "scheme-nope"]
-    assert "trained length of 1,024" in schemes[0].caption
+    assert "trained length of 1,024, 12 heads, a head_dim of 64 and a hidden_size of 768, those of the model" in (
+        schemes[0].caption
+    )
     drawn = draw_results([sample.perplexity("alibi"), sample.perplexity("nope")])
     assert "scheme-alibi" in drawn
     assert "scheme-nope" not in drawn, "there is nothing to be seen of no positions"
@@ -231,8 +252,12 @@ def test_each_scheme_that_was_measured_is_drawn_once() -> None:
 def test_lists_for_pairs_are_drawn_for_their_head_dim() -> None:
     factors = [1.0 + i / 8 for i in range(8)]
     scheme = {"name": "longrope", "factor": 4.0, "short_factor": factors, "long_factor": factors}
-    (section,) = [s for s in sections_of([sample.perplexity("longrope", scheme=scheme)]) if s.name.startswith("scheme")]
-    assert "head_dim of 16" in section.caption
+    result = sample.perplexity("longrope", scheme=scheme)
+    for head_dim, whose in ((None, "the others an example's"), (16, "those of the model")):
+        subject = replace(result.subject, head_dim=head_dim)
+        (section,) = [s for s in sections_of([replace(result, subject=subject)]) if s.name.startswith("scheme")]
+        assert "head_dim of 16" in section.caption
+        assert whose in section.caption
     assert "long_factor=8 numbers" in section.title
 
 

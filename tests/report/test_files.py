@@ -32,6 +32,13 @@ def test_a_png_is_two_pixels_for_each_of_900(geometry, tmp_path: Path) -> None:
     assert int.from_bytes(content[16:20], "big") == 1800
 
 
+def test_letters_without_a_glyph_are_no_warning(geometry, tmp_path: Path) -> None:
+    figure = plot_scheme("alibi", geometry())
+    figure.suptitle("模型")
+    for kind in SIGNATURE:
+        assert save_figure(figure, tmp_path / f"cjk.{kind}").is_file()
+
+
 def test_dark_is_dark(geometry, tmp_path: Path) -> None:
     def brightness(figure) -> list[float]:
         grounds = [figure.get_facecolor(), *(axes.get_facecolor() for axes in figure.axes)]

@@ -127,14 +127,16 @@ def test_retrieval_says_trials_and_chance() -> None:
     row = dict(zip(table.columns, table.rows[-1], strict=True))
     cell = sample.retrieval("passkey", "yarn").cells[-1]
     assert row["right"] == f"{cell.correct} of 200"
-    assert row["chance"] == "10%"
+    assert row["chance (token)"] == "10%"
     assert row["accuracy"].startswith(f"{100 * cell.accuracy:.1f}".removesuffix(".0"))
 
 
 def test_advice_gives_the_commands_in_order() -> None:
-    ranking, steps = result_tables([sample.advice()])["advice"]
+    ranking, needs, commands = result_tables([sample.advice()])["advice"]
     assert [row[0] for row in ranking.rows] == ["yarn (factor=8)", "ntk (factor=8)", "none (as it is)"]
-    assert steps.rows[0][2] == "hf-posswap extend MODEL OUT --max-length 8192 --method yarn"
+    assert [row[1] for row in needs.rows] == [each.fine_tuning for each in sample.advice().candidates]
+    assert commands.rows[0] == ("yarn (factor=8)", "hf-posswap extend MODEL OUT --max-length 8192 --method yarn")
+    assert len(commands.rows) == 2
     assert "longrope: the time was over" in ranking.caption
 
 

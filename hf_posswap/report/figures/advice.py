@@ -24,7 +24,7 @@ def _section(result: Advice, label: str) -> Section:
         f"{result.subject.model}, trained at {result.trained_length:,} tokens, read "
         f"{plural(result.documents, 'document')} ({result.tokens:,} tokens scored) with each extension, without "
         f"training; as it is, its {measure} at the trained length is {number(result.short_perplexity)}. "
-        f"{over_documents(each.interval for each in result.candidates)} "
+        f"{over_documents((each.interval for each in result.candidates), result.over)} "
         f"{'Not tried: ' + '; '.join(result.untried) + '.' if result.untried else 'All methods that fit were tried.'}"
     )
     names = [_named(each) for each in result.candidates]
@@ -32,7 +32,7 @@ def _section(result: Advice, label: str) -> Section:
         name="advice",
         title=f"Ways to {result.length:,} tokens: {label}",
         caption=f"{measure.capitalize()} at {result.length:,} tokens and at the trained length, best first. {measured}",
-        tables=(_ranking(result, names, measured), _next_steps(result, names)),
+        tables=(_ranking(result, names, measured), _next_steps(result, names), _commands(result, names)),
         draw=lambda theme: _figure(result, names, theme),
         alt=_alt(result, names),
     )
@@ -49,9 +49,8 @@ def _named(candidate: Candidate) -> str:
 
 def _figure(result: Advice, names: Sequence[str], theme: Theme) -> Any:
     title = f"Ways to {result.length:,} tokens, without training"
-    facts = (
-        f"{in_picture(result.subject.model)}, {plural(result.documents, 'document')}, bars: intervals over documents"
-    )
+    bars = f", bars: intervals over {result.over}" if any(each.interval for each in result.candidates) else ""
+    facts = f"{in_picture(result.subject.model)}, {plural(result.documents, 'document')}{bars}"
     candidates = result.candidates
     figure, axes = new_figure(theme, title, facts, rows_height(len(names)), 1, 1)
     panel, long, short = axes[0, 0], [c.perplexity for c in candidates], [c.short_perplexity for c in candidates]
@@ -76,11 +75,16 @@ def _ranking(result: Advice, names: Sequence[str], measured: str) -> Table:
         over = f"[{number(each.over_best.low)}, {number(each.over_best.high)}]" if each.over_best else ""
         rows.append((name, with_interval(each.perplexity, each.interval), over, number(each.short_perplexity)))
     columns = ("method", f"{_measure(result)} at {result.length:,}", "over the best", f"at {result.trained_length:,}")
-    paired = "Over the best: interval of the ratio to the best one's perplexity, paired by document."
+    paired = f"Over the best: interval of the ratio to the best one's perplexity, paired, over {result.over}."
     return Table(f"{_measure(result).capitalize()} without training", f"{paired} {measured}", columns, tuple(rows))
 
 
 def _next_steps(result: Advice, names: Sequence[str]) -> Table:
-    rows = [(name, each.fine_tuning, each.command) for name, each in zip(names, result.candidates, strict=True)]
-    columns = ("method", "fine-tuning it would still need", "command that applies it")
-    return Table("What each method needs next", "", columns, tuple(rows), words=(1, 2))
+    rows = [(name, each.fine_tuning) for name, each in zip(names, result.candidates, strict=True)]
+    columns = ("method", "fine-tuning it would still need")
+    return Table("What each method needs next", "", columns, tuple(rows), words=(1,))
+
+
+def _commands(result: Advice, names: Sequence[str]) -> Table:
+    rows = [(name, each.command) for name, each in zip(names, result.candidates, strict=True) if each.command]
+    return Table("Commands", "", ("method", "command that applies it"), tuple(rows), words=(1,))

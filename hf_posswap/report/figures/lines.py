@@ -24,8 +24,8 @@ class Line:
     x: Sequence[float]
     y: Sequence[float]
     intervals: Sequence[Interval | None]
-    dashed: bool = False
-    """A control."""
+    control_of: str | None = None
+    """Makes it dashed, in the colour of the line with this label if there is one."""
 
 
 def colours(theme: Theme) -> tuple[str, ...]:
@@ -41,18 +41,28 @@ def in_picture(label: str) -> str:
 
 
 def draw_lines(axes: Any, theme: Theme, lines: Iterable[Line]) -> None:
-    """Each in its colour, with its own marker. Values that are not finite are left out: the table has them."""
-    for i, line in enumerate(lines):
+    """Each in its colour, with its own marker, a control in those of its line. Values that are not finite are left
+    out: the table has them."""
+    lines = list(lines)
+    for i, line in zip(_places(lines), lines, strict=True):
         points = [
             (x, y, interval) for x, y, interval in zip(line.x, line.y, line.intervals, strict=True) if math.isfinite(y)
         ]
         colour = colours(theme)[i % len(colours(theme))]
         style: dict[str, Any] = {"color": colour, "linewidth": 1.6, "label": in_picture(line.label)}
-        style["linestyle"] = (0, (4, 2)) if line.dashed else "-"
+        style["linestyle"] = (0, (4, 2)) if line.control_of is not None else "-"
         if len(points) <= FEW:
             style |= {"marker": MARKERS[(i + i // len(colours(theme))) % len(MARKERS)], "markersize": 5}
         axes.plot([x for x, _, _ in points], [y for _, y, _ in points], **style)
         _draw_intervals(axes, colour, points)
+
+
+def _places(lines: Sequence[Line]) -> list[int]:
+    """The number of the colour and marker of each line."""
+    labels = [line.label for line in lines]
+    looks = [line.control_of if line.control_of in labels else line.label for line in lines]
+    different = list(dict.fromkeys(looks))
+    return [different.index(look) for look in looks]
 
 
 def _draw_intervals(axes: Any, colour: str, points: list[tuple[float, float, Interval | None]]) -> None:

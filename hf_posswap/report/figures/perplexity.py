@@ -66,14 +66,13 @@ def how_hidden(result: PseudoPerplexityResult) -> str:
     """Form, sample and special tokens in a sentence."""
     scored = "all tokens" if result.positions is None else f"{plural(result.positions, 'token')} drawn"
     return (
-        f"Form {result.form}: {FORMS[result.form]}; {scored} of each window scored, {result.special_tokens} special "
-        "tokens around it count in the length."
+        f"Form {result.form}: {FORMS[result.form]}; {scored} of each window scored; its length includes "
+        f"{plural(result.special_tokens, 'special token')} around it."
     )
 
 
 def _section(name: str, title: str, group: Sequence[Any], how: str) -> Section:
-    labels = [_named(label, result) for label, result in zip(labels_of(group), group, strict=True)]
-    measured = f"{how} {_text_read(group)}"
+    labels, measured = _labels(group), f"{how} {_text_read(group)}"
     return Section(
         name=name,
         title=f"{title} against length",
@@ -84,9 +83,21 @@ def _section(name: str, title: str, group: Sequence[Any], how: str) -> Section:
     )
 
 
-def _named(label: str, result: Any) -> str:
+def _labels(group: Sequence[Any]) -> list[str]:
+    """A label for each, that of a control being that of its model and what it is."""
+    found = [""] * len(group)
+    for places in grouped(range(len(group)), lambda i: _suffix(group[i])):
+        suffix = _suffix(group[places[0]])
+        models = [group[i].labelled(group[i].subject.label.removesuffix(suffix)) for i in places]
+        for i, label in zip(places, labels_of(models), strict=True):
+            found[i] = label + suffix
+    return found
+
+
+def _suffix(result: Any) -> str:
+    """Of the label of a control."""
     control = getattr(result, "control", None)
-    return f"{label}, {control}" if control and control not in label else label
+    return f", {control}" if control else ""
 
 
 def _text_read(group: Sequence[Any]) -> str:
@@ -116,7 +127,7 @@ def _figure(title: str, group: Sequence[Any], labels: Sequence[str], theme: Them
         theme, f"{title} against length", _subtitle(group, what), 4.4 + legend_height(labels), 1, 1
     )
     panel = axes[0, 0]
-    draw_lines(panel, theme, [_line(label, result) for label, result in zip(labels, group, strict=True)])
+    draw_lines(panel, theme, [_line(*each) for each in zip(labels, group, strict=True)])
     entries = [entry for result in group for entry in result.lengths]
     length_axis(panel, [entry.length for entry in entries])
     value_axis(panel, [entry.perplexity for entry in entries])
@@ -138,7 +149,7 @@ def _line(label: str, result: Any) -> Line:
         [entry.length for entry in entries],
         [entry.perplexity for entry in entries],
         [entry.interval for entry in entries],
-        dashed=bool(getattr(result, "control", None)),
+        control_of=label.removesuffix(suffix) if (suffix := _suffix(result)) else None,
     )
 
 
@@ -149,6 +160,20 @@ def _alt(title: str, group: Sequence[Any], labels: Sequence[str]) -> str:
         for label, r in zip(labels, group, strict=True)
     ]
     return f"Line chart of {title.lower()} against length: {'; '.join(ends)}."
+
+
+def bits_per_byte(group: Sequence[Any]) -> Table | None:
+    """By length; None where the bytes of the text are not known."""
+    lengths = sorted({entry.length for result in group for entry in result.lengths})
+    rows = []
+    for label, result in zip(_labels(group), group, strict=True):
+        bits = {entry.length: _bits(entry) for entry in result.lengths}
+        rows.append((label, *(bits.get(length, "") for length in lengths)))
+    if not any(any(cells) for _, *cells in rows):
+        return None
+    return Table(
+        "Bits per byte by length in tokens", "", ("model", *(f"{length:,}" for length in lengths)), tuple(rows)
+    )
 
 
 def _by_length(title: str, group: Sequence[Any], labels: Sequence[str], measured: str) -> Table:
@@ -173,7 +198,10 @@ def _in_full(title: str, group: Sequence[Any], labels: Sequence[str], measured: 
 
 
 def _numbers(entry: LengthPerplexity) -> tuple[str, ...]:
-    bits = "" if entry.bits_per_byte is None else f"{entry.bits_per_byte:.4f}"
     counts = (f"{entry.tokens:,}", f"{entry.windows:,}", number(entry.seconds))
     value = with_interval(entry.perplexity, entry.interval)
-    return (f"{entry.length:,}", value, number(entry.ratio), f"{entry.nll:.4f}", bits, *counts)
+    return (f"{entry.length:,}", value, number(entry.ratio), f"{entry.nll:.4f}", _bits(entry), *counts)
+
+
+def _bits(entry: LengthPerplexity) -> str:
+    return "" if entry.bits_per_byte is None else f"{entry.bits_per_byte:.4f}"

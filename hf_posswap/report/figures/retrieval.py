@@ -45,8 +45,8 @@ def _section(group: Sequence[RetrievalResult]) -> Section:
         "Share of trials answered right by depth (0%: the needle opens the context) and length; in the cells whole "
         "percent."
         if task == "needle"
-        else "Left the share of trials answered right, right the share of answer tokens ranked first; all depths "
-        "together; chance is dotted."
+        else "Left the share of trials answered right, right the share of answer tokens ranked first, with its "
+        "chance dotted; all depths together."
     )
     return Section(
         name=task.replace("_", "-"),
@@ -69,7 +69,7 @@ def _measured(group: Sequence[RetrievalResult]) -> str:
         f"Answers have {plural(first.answer_tokens, 'token')} ({first.alphabet}); {'a' if first.bos else 'no'} BOS in "
         f"front of the prompt. A trial is right when greedy decoding gives the whole answer. Intervals: {level:.0%}, "
         "exact (Clopper-Pearson). Token accuracy: share of answer tokens that are the likeliest of those that can "
-        "stand there, given the right ones before."
+        "stand there, given the right ones before; chance: that of a model that knows nothing but which those are."
     )
 
 
@@ -182,7 +182,8 @@ def _table(group: Sequence[RetrievalResult], labels: Sequence[str], measured: st
         for label, result in zip(labels, group, strict=True)
         for cell in result.cells
     ]
-    columns = ("model", "task", "length", "depth", "right", "accuracy", "token accuracy", "chance", "NLL (nats)")
+    shares = ("right", "accuracy", "token accuracy", "chance (token)")
+    columns = ("model", "task", "length", "depth", *shares, "NLL (nats)")
     return Table(TITLES[group[0].task], measured, columns, tuple(rows), words=(1,))
 
 

@@ -19,7 +19,7 @@ def subject_sections(results: Sequence[Result]) -> list[Section]:
             name="models",
             title="Models and cost",
             caption="The models as they were measured, and what each measurement took.",
-            tables=(_models(measured), _cost(measured)),
+            tables=(_models(measured), cost_table(measured)),
         )
     ]
 
@@ -37,7 +37,8 @@ def _facts(subject: Subject) -> tuple[str, ...]:
     return (*named, subject.dtype, trained, f"{subject.parameters:,}")
 
 
-def _cost(results: Sequence[ModelResult]) -> Table:
+def cost_table(results: Sequence[ModelResult]) -> Table:
+    """Time and memory of each measurement."""
     rows = [
         (
             result.subject.label,
