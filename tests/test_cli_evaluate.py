@@ -175,7 +175,7 @@ def test_lengths_by_default(
     argv = ["evaluate", byte_model(model_type), "--text", texts / name, "--output", tmp_path / "r", *typed]
     done = run(*argv)
     if lengths is None:
-        assert (done.code, "has 62 tokens (the longest has 40)" in done.err) == (2, True)
+        assert (done.code, "has 64 tokens (the longest has 40)" in done.err) == (2, True)
     else:
         assert [at.length for at in load_results(tmp_path / "r")[0].lengths] == lengths
 
@@ -282,7 +282,7 @@ def test_two_processes_write_the_same_file(
         (["--control", "no-context"], "there is no 'no-context'"),
         (["--lengths", "0,64"], "0 is no number from 1 up"),
         (["--lengths", "64,long"], "--lengths"),
-        (["--lengths", "5000"], "None of the 4 documents has 4998 tokens (the longest has 410)"),
+        (["--lengths", "5000"], "None of the 4 documents has 5000 tokens (the longest has 410)"),
         (["--protocol", "slide"], "--protocol"),
         (["--trials", "5"], "--trials is an option of passkey, needle, ruler_lite, not of perplexity"),
         (["--control", "shuffled-context", "--measure", "nll_by_position"], "--control is an option of perplexity"),
